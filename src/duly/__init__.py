@@ -1,0 +1,1 @@
+"""duly: every occurrence that falls due gets exactly one verdict."""

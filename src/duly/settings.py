@@ -1,0 +1,135 @@
+"""One frozen value for every setting: file < environment < argument."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from duly.errors import DefinitionError
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Settings:
+    """What can be set, with its default. Durations are seconds.
+
+    Each field is a key of ``[duly]`` in ``duly.toml`` and, as ``DULY_`` + upper case, an environment variable.
+    """
+
+    database_url: str | None = None
+    app: str | None = None
+    data: str = ".duly"
+    tz: str = "UTC"
+    poll: float = 1.0
+    look_ahead: float = 2.0
+    batch: int = 1000
+    max_skew: float = 30.0
+    heartbeat: float = 5.0
+    worker_lease: float = 30.0
+    lease: float = 10.0
+    lease_renew: float = 3.0
+    shutdown_grace: float = 30.0
+    pool_size: int = 8
+    log_level: str = "INFO"
+    log_format: str = "plain"
+
+    def __post_init__(self) -> None:
+        if self.heartbeat * 3 > self.worker_lease:
+            raise DefinitionError(
+                f"heartbeat {self.heartbeat:g} s is too rare for worker_lease {self.worker_lease:g} s: "
+                "a healthy worker would be taken for lost; keep heartbeat at a third of the lease or less"
+            )
+        if not self.lease_renew * 2 < self.lease:
+            raise DefinitionError(
+                f"lease_renew {self.lease_renew:g} s is too rare for lease {self.lease:g} s; "
+                "renew more than twice within a lease"
+            )
+        for name in ("poll", "look_ahead", "batch", "max_skew", "heartbeat", "pool_size"):
+            if getattr(self, name) <= 0:
+                raise DefinitionError(f"{name} must be greater than 0, not {getattr(self, name)!r}")
+
+    @classmethod
+    def load(
+        cls,
+        *,
+        config: str | Path | None = None,
+        environ: Mapping[str, str] | None = None,
+        **arguments: Any,
+    ) -> Settings:
+        """Settings from a file, the environment and arguments, the later winning.
+
+        ``config`` names the file; without it ``duly.toml`` in the current directory is read if it is there.
+        An argument that is None does not count as given. Raises DefinitionError with the place of the fault.
+        """
+        env = os.environ if environ is None else environ
+        values = _from_file(config)
+        for field in fields(cls):
+            raw = env.get(f"DULY_{field.name.upper()}")
+            if raw:
+                values[field.name] = _convert(field.name, raw, f"DULY_{field.name.upper()}")
+        values.update({name: value for name, value in arguments.items() if value is not None})
+        return replace(cls(), **values)
+
+
+def _from_file(config: str | Path | None) -> dict[str, Any]:
+    path = Path(config) if config is not None else Path("duly.toml")
+    if config is None and not path.is_file():
+        return {}
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise DefinitionError(f"there is no settings file {path}", file=str(path)) from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise DefinitionError(f"{path} is not valid TOML: {error}", file=str(path)) from None
+    known = {field.name for field in fields(Settings)}
+    values: dict[str, Any] = {}
+    for key, value in table.get("duly", {}).items():
+        if key not in known:
+            raise DefinitionError(
+                f"unknown setting {key!r}", file=str(path), hint=f"known ones: {', '.join(sorted(known))}"
+            )
+        values[key] = _convert(key, value, f"{path} [duly] {key}")
+    return values
+
+
+def _convert(name: str, value: Any, where: str) -> Any:
+    default = getattr(Settings(), name)
+    if default is None or isinstance(default, str):
+        if isinstance(value, str):
+            return value
+        raise DefinitionError(f"{where} must be text, not {value!r}")
+    try:
+        return type(default)(duration(value)) if isinstance(default, float) else int(value)
+    except (TypeError, ValueError):
+        raise DefinitionError(f"{where} must be a number, not {value!r}") from None
+
+
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def duration(value: Any) -> float:
+    """Seconds from ``90``, ``"90s"``, ``"15m"``, ``"2h"``, ``"7d"``, ``"250ms"`` or a timedelta.
+
+    Raises ValueError for anything else; the caller names the parameter.
+    """
+    if isinstance(value, bool):
+        raise ValueError(f"{value!r} is not a duration")
+    if isinstance(value, int | float):
+        seconds = float(value)
+    elif hasattr(value, "total_seconds"):
+        seconds = float(value.total_seconds())
+    elif isinstance(value, str):
+        word = value.strip()
+        digits = word.rstrip("smhd")
+        unit = word[len(digits) :] or "s"
+        if unit not in _UNITS:
+            raise ValueError(f"{value!r} is not a duration; write 90, 90s, 15m, 2h or 7d")
+        seconds = float(digits) * _UNITS[unit]
+    else:
+        raise ValueError(f"{value!r} is not a duration; write 90, 90s, 15m, 2h or 7d")
+    if seconds != seconds or seconds in (float("inf"), float("-inf")):
+        raise ValueError(f"{value!r} is not a finite duration")
+    return seconds
