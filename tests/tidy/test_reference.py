@@ -1,0 +1,111 @@
+"""What is public is documented, and what is documented is there."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+import click
+
+import duly
+from duly import cli, errors, telemetry
+from duly.settings import Settings
+from tidy.repository import REFERENCE, first_column, text
+
+
+def test_every_public_name_is_documented() -> None:
+    pages = text(REFERENCE / "python.md") + text(REFERENCE / "errors.md")
+    words = set(re.findall(r"\w+", " ".join(re.findall(r"`([^`]+)`", pages))))
+    assert [word for word in duly.__all__ if word not in words] == []
+    assert [word for word in duly.__all__ if not hasattr(duly, word)] == []
+
+
+def test_the_settings_documented_are_the_settings() -> None:
+    assert first_column("settings.md") == {field.name for field in dataclasses.fields(Settings)}
+
+
+def test_the_defaults_documented_are_the_defaults() -> None:
+    rows = dict(re.findall(r"^\| `(\w+)` \| `?([^|`]+?)`? \|", text(REFERENCE / "settings.md"), re.MULTILINE))
+    assert rows == {field.name: _words(field.default) for field in dataclasses.fields(Settings)}
+
+
+def _words(default: object) -> str:
+    if default is None:
+        return "none"
+    return f"{default:g}" if isinstance(default, int | float) else str(default)
+
+
+def test_the_events_documented_are_the_events() -> None:
+    assert first_column("events.md") == set(telemetry.EVENTS)
+
+
+def test_the_errors_documented_are_the_errors() -> None:
+    assert first_column("errors.md") == {kind.__name__ for kind in _kinds()}
+
+
+def test_the_tree_drawn_in_the_docstring_is_the_tree_of_classes() -> None:
+    parents: dict[str, str] = {}
+    above: list[str] = []
+    for line in (errors.__doc__ or "").splitlines():
+        match = re.match(r"^( {4}(?:[│ ] {3})*)(?:[├└]── )?([A-Z]\w+)(?: {2,}|$)", line)
+        if match is None:
+            continue
+        depth = (match.start(2) - 4) // 4
+        del above[depth:]
+        if above:
+            parents[match.group(2)] = above[-1]
+        above.append(match.group(2))
+    assert parents == {
+        kind.__name__: kind.__base__.__name__ for kind in _kinds() if kind is not errors.DulyError
+    }
+
+
+def _kinds() -> list[type[errors.DulyError]]:
+    return [
+        kind
+        for kind in vars(errors).values()
+        if isinstance(kind, type) and issubclass(kind, errors.DulyError)
+    ]
+
+
+def test_the_verbs_documented_are_the_verbs() -> None:
+    headings = re.findall(r"^#+ `duly ([a-z ]+)`", text(REFERENCE / "cli.md"), flags=re.MULTILINE)
+    assert sorted(headings) == sorted(_verbs())
+
+
+def test_every_option_is_documented_at_its_verb_or_as_common() -> None:
+    page = text(REFERENCE / "cli.md")
+    parts = re.split(r"^#+ `duly ([a-z ]+)`$", page, flags=re.MULTILINE)
+    common, sections = parts[0], dict(zip(parts[1::2], parts[2::2], strict=True))
+    found = []
+    for verb, command in _verbs().items():
+        for parameter in command.params:
+            if isinstance(parameter, click.Option) and not parameter.hidden:
+                option = next((word for word in parameter.opts if word.startswith("--")), parameter.opts[0])
+                if not re.search(rf"`[^`]*{option}\b", sections.get(verb, "") + common):
+                    found.append(f"{verb} {option}")
+    assert found == []
+
+
+def _verbs() -> dict[str, click.Command]:
+    """Every verb that can be called, by its words."""
+    root = _root()
+    return dict(_leaves(root, click.Context(root), ""))
+
+
+def _root() -> click.Group:
+    """The group that is in no other one, whatever it is called in the module."""
+    groups = [value for value in vars(cli).values() if isinstance(value, click.Group)]
+    inner = {id(command) for group in groups for command in group.commands.values()}
+    return next(group for group in groups if id(group) not in inner)
+
+
+def _leaves(group: click.Group, context: click.Context, prefix: str) -> list[tuple[str, click.Command]]:
+    found: list[tuple[str, click.Command]] = []
+    for word in group.list_commands(context):
+        command = group.get_command(context, word)
+        if isinstance(command, click.Group):
+            found.extend(_leaves(command, click.Context(command, parent=context), f"{prefix}{word} "))
+        elif command is not None and not command.hidden:
+            found.append((f"{prefix}{word}", command))
+    return found
