@@ -1,0 +1,140 @@
+"""Time zones of the pinned ``tzdata`` package, and the instants at which their offsets change.
+
+Zones never come from the system's files: a machine with an older system database and a newer package would
+give two answers for one occurrence. Instants are whole seconds since 1970-01-01T00:00:00Z throughout.
+"""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from zoneinfo import ZoneInfo
+
+import tzdata  # type: ignore[import-untyped]
+
+from duly.errors import UnknownZone
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+DAY = 86_400
+
+# Offsets are asked of ZoneInfo only where datetime can express the answer; beyond, no rule changes.
+FIRST = -62_135_596_800 + 2 * DAY
+LAST = 253_402_300_799 - 2 * DAY
+
+# Transitions are found by comparing offsets on this grid. The shortest time after which a zone has ever
+# gone back to its old offset is 601,200 s (Recife 2000, Gaza 2040), so nothing slips through
+# (held by tests/unit/schedules/test_zones.py over every zone of the package).
+GRID = 6 * DAY
+
+# Work is kept per span of 2**25 s (388 days).
+SPAN_BITS = 25
+SPAN = 1 << SPAN_BITS
+
+_FOLDER = os.path.dirname(tzdata.__file__)
+
+Transition = tuple[int, int, int]
+"""When (UTC seconds), the offset before, the offset after (seconds east of Greenwich)."""
+
+
+class Zone:
+    """One time zone: the offset at an instant, and the transitions between two instants."""
+
+    __slots__ = ("_info", "_spans", "fixed", "name")
+
+    def __init__(self, name: str, info: ZoneInfo) -> None:
+        self.name = name
+        self._info = info
+        offset = info.utcoffset(None)
+        self.fixed: int | None = None if offset is None else _seconds(offset)
+        self._spans: dict[int, tuple[Transition, ...]] = {}
+
+    def offset(self, at: int) -> int:
+        """Seconds east of Greenwich in force at ``at``."""
+        if self.fixed is not None:
+            return self.fixed
+        local = (EPOCH + timedelta(seconds=min(max(at, FIRST), LAST))).astimezone(self._info)
+        return _seconds(local.utcoffset())
+
+    def transitions(self, lo: int, hi: int) -> list[Transition]:
+        """Every change of offset in ``[lo, hi)``, oldest first."""
+        if self.fixed is not None:
+            return []
+        lo, hi = max(lo, FIRST), min(hi, LAST)
+        spans = range(lo >> SPAN_BITS, (hi >> SPAN_BITS) + 1)
+        return [found for span in spans for found in self._span(span) if lo <= found[0] < hi]
+
+    def _span(self, span: int) -> tuple[Transition, ...]:
+        known = self._spans.get(span)
+        if known is None:
+            if len(self._spans) > 1024:
+                self._spans.clear()
+            known = self._spans[span] = tuple(self._search(span << SPAN_BITS, (span + 1) << SPAN_BITS))
+        return known
+
+    def _search(self, lo: int, hi: int) -> list[Transition]:
+        """The transitions at ``lo < t <= hi - 1`` and at ``lo`` itself, by bisection between grid points."""
+        found = []
+        left, before = lo - 1, self.offset(lo - 1)
+        while left < hi - 1:
+            right = min(left + GRID, hi - 1)
+            after = self.offset(right)
+            if after != before:
+                found.extend(self._between(left, right, before, after))
+            left, before = right, after
+        return found
+
+    def _between(self, left: int, right: int, before: int, after: int) -> list[Transition]:
+        """All changes in ``(left, right]``, where the offsets at both ends are known and differ."""
+        lo, hi = left, right
+        while hi - lo > 1:
+            middle = (lo + hi) // 2
+            if self.offset(middle) == before:
+                lo = middle
+            else:
+                hi = middle
+        then = self.offset(hi)
+        first = [(hi, before, then)]
+        return first if then == after else first + self._between(hi, right, then, after)
+
+
+@lru_cache(maxsize=1024)
+def zone(name: str) -> Zone:
+    """The zone of that IANA name; raises UnknownZone for anything the pinned data does not list."""
+    if name not in _names():
+        raise UnknownZone(f"unknown time zone {_shown(name)}", hint=_suggestion(name))
+    # The name is one that the package lists, so it cannot leave the package's folder.
+    with open(os.path.join(_FOLDER, "zoneinfo", *name.split("/")), "rb") as file:
+        return Zone(name, ZoneInfo.from_file(file, key=name))
+
+
+def tzdata_version() -> str:
+    """The version of the pinned zone data, e.g. ``2026f``."""
+    return str(tzdata.IANA_VERSION)
+
+
+@lru_cache(maxsize=1)
+def _names() -> frozenset[str]:
+    with open(os.path.join(_FOLDER, "zones"), encoding="ascii") as file:
+        return frozenset(file.read().split())
+
+
+def _shown(name: str) -> str:
+    return repr(name) if len(name) <= 60 else f"{name[:57]!r}... ({len(name)} characters)"
+
+
+def _suggestion(name: str) -> str:
+    if not name:
+        return "write a name such as Europe/Berlin, or UTC"
+    import difflib  # late: only a mistake needs it
+
+    folded = {known.casefold(): known for known in _names()}
+    close = difflib.get_close_matches(name.casefold()[:60], list(folded), n=1, cutoff=0.7)
+    if close:
+        return f"did you mean {folded[close[0]]}?"
+    return f"names are those of the IANA database ({tzdata_version()}), such as Europe/Berlin"
+
+
+def _seconds(offset: timedelta | None) -> int:
+    assert offset is not None, "a zone of the database always has an offset"
+    return offset.days * DAY + offset.seconds
