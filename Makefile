@@ -5,7 +5,7 @@ VENV    := .venv
 BIN     := $(VENV)/bin
 STAMP   := $(VENV)/.ready
 APPS    := --app examples/jobs.py --app examples/crontab
-PIP     := $(BIN)/python -m pip --disable-pip-version-check --no-input --quiet
+PIP     := $(BIN)/python -m pip --disable-pip-version-check --no-input -qq
 
 .DEFAULT_GOAL := help
 .PHONY: help setup up test test-long check bench moved
