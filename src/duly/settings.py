@@ -16,7 +16,7 @@ from duly.errors import DefinitionError
 class Settings:
     """What can be set, with its default. Durations are seconds.
 
-    Each field is a key of ``[duly]`` in ``duly.toml`` and, as ``DULY_`` + upper case, an environment variable.
+    Each field is a key of ``[duly]`` in ``duly.toml`` and, as ``DULY_`` + upper case, of the environment.
     """
 
     database_url: str | None = None

@@ -1,0 +1,393 @@
+"""What was promised: a job, its policies, and the contradictions that are refused. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, Literal, cast, get_args
+
+from duly.errors import CatchupMissing, DefinitionError, NotJSON, PolicyContradiction, TooLarge
+from duly.schedules import Interval, Schedule, bounded, load, never, parse
+from duly.settings import duration
+
+Catchup = Literal["all", "latest", "none"]
+Overlap = Literal["skip", "queue", "queue_one", "allow"]
+OnLost = Literal["retry", "fail"]
+
+NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,199}")
+_NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
+ARGS_LIMIT = 64 * 1024
+RESULT_LIMIT = 256 * 1024
+SHELL = "!shell"
+OWN_OVERLAP: Mapping[str, Overlap] = {"all": "queue", "latest": "queue_one", "none": "skip"}
+
+_QUESTION = (
+    "if nobody was up when it fell due, does a missed run's work still need to happen later? "
+    'catchup="all": each missed one, in order · catchup="latest": once, for the newest · '
+    'catchup="none": no, it is only recorded as missed'
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Backoff:
+    """How long to wait before the next try: ``first`` seconds, times ``factor`` each time, at most ``limit``."""
+
+    first: float = 1.0
+    factor: float = 2.0
+    limit: float = 3600.0
+    jitter: bool = True
+
+    def __post_init__(self) -> None:
+        if self.first < 0 or self.factor < 1 or self.limit < 0:
+            raise DefinitionError(
+                f"{self} cannot be kept: first and limit are 0 or more, factor is 1 or more"
+            )
+
+    def delay(self, failures: int, *, key: str) -> float:
+        """Seconds to wait after the ``failures``-th failure; the same for every process that asks."""
+        exponent = min(max(failures - 1, 0), 64)
+        wait = min(self.first * self.factor**exponent, self.limit)
+        if not self.jitter:
+            return wait
+        digest = hashlib.blake2b(f"{key}#{failures}".encode(), digest_size=4).digest()
+        return wait * (0.75 + 0.25 * int.from_bytes(digest, "big") / 0xFFFFFFFF)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Policy:
+    """Everything a job answers apart from when and with which arguments. Durations are seconds."""
+
+    catchup: Catchup
+    overlap: Overlap
+    task: Mapping[str, Any]
+    grace: float = 60.0
+    catchup_window: float | None = None
+    catchup_limit: int = 1
+    on_resume: Catchup = "none"
+    mechanism: str = "database"
+    lease: str | None = None
+    max_attempts: int = 1
+    on_lost: OnLost = "retry"
+    max_lost: int = 3
+    backoff: Backoff = field(default_factory=Backoff)
+    timeout: float | None = None
+    queue: str = "default"
+    priority: int = 0
+
+    @property
+    def exclusive(self) -> bool:
+        """May only one run of the job be live at a time?"""
+        return self.overlap != "allow"
+
+    @property
+    def task_name(self) -> str:
+        """What a worker must know to run it: the name of a Python task, or the mark of a shell command."""
+        return SHELL if self.task["kind"] == "shell" else str(self.task["name"])
+
+    def definition(self) -> dict[str, Any]:
+        """The policy as plain JSON; ``Policy.load`` gives it back."""
+        return {
+            name: dict(value) if isinstance(value, Mapping) else value
+            for name in self.__slots__
+            if name != "backoff"
+            for value in [getattr(self, name)]
+        } | {"backoff": {name: getattr(self.backoff, name) for name in self.backoff.__slots__}}
+
+    @classmethod
+    def load(cls, definition: Mapping[str, Any]) -> Policy:
+        """The policy that ``definition`` describes; raises DefinitionError when it cannot be read."""
+        try:
+            return cls(**{**definition, "backoff": Backoff(**definition["backoff"])})
+        except (TypeError, KeyError) as error:
+            raise DefinitionError(f"a stored policy cannot be read: {error}") from None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Job:
+    """A named promise: schedule, policy, arguments. A value; the catalogue gives it an identity."""
+
+    name: str
+    schedule: Schedule
+    policy: Policy
+    args: Mapping[str, Any] = field(default_factory=dict)
+    namespace: str = "default"
+    owner: str | None = None
+    source: str = "client"
+    tags: tuple[str, ...] = ()
+
+    def definition(self) -> dict[str, Any]:
+        """What is promised, as plain JSON: the part that makes a new revision when it changes."""
+        return {
+            "schedule": self.schedule.definition(),
+            "policy": self.policy.definition(),
+            "args": dict(self.args),
+            "tags": list(self.tags),
+        }
+
+    @property
+    def hash(self) -> bytes:
+        """The identity of the definition; equal promises have equal hashes."""
+        return digest(self.definition())
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DataInterval:
+    """A half-open span of time ``[start, end)``."""
+
+    start: datetime
+    end: datetime
+
+
+def data_interval(schedule: Schedule, scheduled_at: datetime) -> DataInterval:
+    """The span of data that an occurrence stands for; without an instant before it, an empty one."""
+    return DataInterval(start=schedule.previous(scheduled_at) or scheduled_at, end=scheduled_at)
+
+
+def digest(definition: Mapping[str, Any]) -> bytes:
+    """A hash of JSON that does not depend on the order of keys."""
+    text = json.dumps(definition, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
+
+
+def make_job(
+    name: str,
+    *,
+    schedule: str | Schedule | None,
+    task: Mapping[str, Any],
+    catchup: object = None,
+    tz: str | None = None,
+    args: Mapping[str, Any] | None = None,
+    start: datetime | None = None,
+    end: datetime | None = None,
+    dst_gap: str | None = None,
+    dst_fold: str | None = None,
+    dialect: str = "duly",
+    namespace: str = "default",
+    owner: str | None = None,
+    source: str = "client",
+    tags: tuple[str, ...] = (),
+    **policies: Any,
+) -> Job:
+    """A job from the parameters of ``shapes``; every answer is checked here, once.
+
+    Raises CatchupMissing, PolicyContradiction, ScheduleError, UnknownZone or DefinitionError, naming the job.
+    """
+    if not NAME.fullmatch(name):
+        raise DefinitionError(
+            f"{name!r} cannot name a job: letters, digits and _ . : / - , at most 200, no blank"
+        )
+    if catchup is None:
+        raise CatchupMissing(f"job {name!r} does not state its catchup: {_QUESTION}")
+    rule = _schedule(schedule, tz, dst_gap, dst_fold, dialect)
+    _check_dst(name, rule, dst_gap, dst_fold)
+    if start is not None or end is not None:
+        rule = bounded(rule, start=start, end=end)
+    policy = make_policy(name, task=task, catchup=catchup, **policies)
+    return Job(
+        name=name,
+        schedule=rule,
+        policy=policy,
+        args=check_args(name, args or {}),
+        namespace=namespace,
+        owner=owner,
+        source=source,
+        tags=tuple(tags),
+    )
+
+
+def _schedule(
+    schedule: str | Schedule | None, tz: str | None, gap: str | None, fold: str | None, dialect: str
+) -> Schedule:
+    if schedule is None:
+        return never()
+    if isinstance(schedule, str):
+        return parse(
+            schedule,
+            tz or "UTC",
+            dst_gap=gap or "run-after",
+            dst_fold=fold or "first",
+            dialect=dialect,
+        )
+    if tz is not None and schedule.zone != tz:
+        raise DefinitionError(
+            f"tz={tz!r} contradicts the schedule's own zone {schedule.zone!r}; state it once, in the schedule"
+        )
+    return schedule
+
+
+def _check_dst(name: str, schedule: Schedule, gap: str | None, fold: str | None) -> None:
+    real_time = getattr(schedule, "follows_real_time", False)
+    if real_time and (gap is not None or fold is not None):
+        raise PolicyContradiction(
+            f"job {name!r} follows real time (its minute or hour begins with *), so dst_gap and dst_fold "
+            "have nothing to decide; leave them out"
+        )
+
+
+def make_policy(
+    name: str,
+    *,
+    task: Mapping[str, Any],
+    catchup: object,
+    grace: object = 60,
+    catchup_window: object = None,
+    catchup_limit: int | None = None,
+    overlap: str | None = None,
+    on_resume: object = "none",
+    mechanism: str = "database",
+    lease: str | None = None,
+    max_attempts: int = 1,
+    on_lost: str = "retry",
+    max_lost: int = 3,
+    backoff: Backoff | Mapping[str, Any] | None = None,
+    timeout: object = None,
+    queue: str = "default",
+    priority: int = 0,
+) -> Policy:
+    """A policy whose answers have been checked one by one and against each other."""
+    answer = catchup_word(name, catchup)
+    chosen = cast(Overlap, _word(name, "overlap", overlap or OWN_OVERLAP[answer], get_args(Overlap)))
+    policy = Policy(
+        catchup=answer,
+        overlap=chosen,
+        task=dict(task),
+        grace=_seconds(name, "grace", grace),
+        catchup_window=None if catchup_window is None else _seconds(name, "catchup_window", catchup_window),
+        catchup_limit=_count(name, "catchup_limit", _limit(catchup_limit, chosen)),
+        on_resume=catchup_word(name, on_resume),
+        mechanism=_mechanism(name, mechanism),
+        lease=lease,
+        max_attempts=_count(name, "max_attempts", max_attempts),
+        on_lost=cast(OnLost, _word(name, "on_lost", on_lost, get_args(OnLost))),
+        max_lost=_count(name, "max_lost", max_lost),
+        backoff=backoff if isinstance(backoff, Backoff) else Backoff(**(backoff or {})),
+        timeout=None if timeout is None else _seconds(name, "timeout", timeout, least=0.001),
+        queue=_queue(name, queue),
+        priority=_priority(name, priority),
+    )
+    _refuse_contradictions(name, policy)
+    return policy
+
+
+def catchup_word(name: str, answer: object) -> Catchup:
+    """``all``, ``latest`` or ``none``; True means all, False means none."""
+    if answer is True:
+        return "all"
+    if answer is False:
+        return "none"
+    if isinstance(answer, str) and answer in get_args(Catchup):
+        return cast(Catchup, answer)
+    raise DefinitionError(f"job {name!r}: {answer!r} is no answer to catchup; {_QUESTION}")
+
+
+def _limit(given: int | None, overlap: str) -> int:
+    if given is not None:
+        return given
+    return 10 if overlap == "allow" else 1
+
+
+def _mechanism(name: str, mechanism: str) -> str:
+    if mechanism in ("leader", "durable"):
+        raise DefinitionError(
+            f'job {name!r}: mechanism {mechanism!r} is not in this version yet; use mechanism="database"'
+        )
+    return _word(name, "mechanism", mechanism, ("database",))
+
+
+def _refuse_contradictions(name: str, policy: Policy) -> None:
+    if policy.catchup == "all" and policy.overlap not in ("queue", "allow"):
+        raise PolicyContradiction(
+            f'job {name!r}: catchup="all" promises every occurrence, overlap="{policy.overlap}" drops some; '
+            'use overlap="queue" or "allow", or catchup="latest"'
+        )
+    if policy.catchup == "none" and policy.catchup_window is not None:
+        raise PolicyContradiction(
+            f'job {name!r}: catchup="none" catches nothing up, so a catchup_window has nothing to bound; '
+            "leave it out, or choose all or latest"
+        )
+    if policy.exclusive and policy.catchup_limit != 1:
+        raise PolicyContradiction(
+            f'job {name!r}: overlap="{policy.overlap}" lets one run live at a time, '
+            f'catchup_limit={policy.catchup_limit} asks for more; use overlap="allow" or leave the limit out'
+        )
+
+
+def _seconds(name: str, what: str, value: object, least: float = 0.0) -> float:
+    try:
+        seconds = duration(value)
+    except ValueError as error:
+        raise DefinitionError(f"job {name!r}: {what}: {error}") from None
+    if not least <= seconds <= timedelta.max.total_seconds() / 10:
+        raise DefinitionError(f"job {name!r}: {what} must be {least:g} s or more, not {value!r}")
+    return seconds
+
+
+def _count(name: str, what: str, value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= 1_000_000:
+        raise DefinitionError(
+            f"job {name!r}: {what} must be a whole number from 1 to 1,000,000, not {value!r}"
+        )
+    return value
+
+
+def _priority(name: str, value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not -32768 <= value <= 32767:
+        raise DefinitionError(f"job {name!r}: priority must be a whole number from -32768 to 32767")
+    return value
+
+
+def _queue(name: str, queue: object) -> str:
+    if not isinstance(queue, str) or not NAME.fullmatch(queue):
+        raise DefinitionError(f"job {name!r}: {queue!r} cannot name a queue: letters, digits and _ . : / -")
+    return queue
+
+
+def _word(name: str, what: str, value: object, known: tuple[str, ...]) -> str:
+    if value not in known:
+        raise DefinitionError(
+            f"job {name!r}: {value!r} is no answer to {what}; use one of {', '.join(known)}"
+        )
+    return cast(str, value)
+
+
+def check_args(name: str, args: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments as plain JSON, at most 64 KiB; raises NotJSON or TooLarge, naming the job."""
+    if not isinstance(args, Mapping) or not all(isinstance(key, str) for key in args):
+        raise NotJSON(f"job {name!r}: args must be a mapping from names to JSON values, not {args!r:.80}")
+    return cast("dict[str, Any]", plain_json(args, ARGS_LIMIT, f"the args of job {name!r}"))
+
+
+def plain_json(value: Any, limit: int, what: str) -> Any:
+    """``value`` as JSON would give it back; raises NotJSON or TooLarge, naming ``what``."""
+    try:
+        text = json.dumps(value, allow_nan=False, ensure_ascii=False)
+        size = len(text.encode("utf-8"))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise NotJSON(f"{what} cannot be written as JSON: {error}") from None
+    if _NUL.search(text):
+        raise NotJSON(f"{what} holds a NUL character, which PostgreSQL's JSON cannot keep")
+    if size > limit:
+        raise TooLarge(f"{what}: {size:,} bytes of JSON, the bound is {limit:,}; keep large data elsewhere")
+    return json.loads(text)
+
+
+def anchored(job: Job, previous: Schedule | None, activated_at: datetime) -> Schedule:
+    """The schedule with an interval's anchor filled in.
+
+    An anchor that was left out is the activation instant cut to whole seconds; a later revision that leaves
+    the interval alone keeps the earlier one's.
+    """
+    if not isinstance(job.schedule, Interval) or job.schedule.anchor is not None:
+        return job.schedule
+    if isinstance(previous, Interval) and previous.seconds == job.schedule.seconds and previous.anchor:
+        return job.schedule.anchored(previous.anchor)
+    return job.schedule.anchored(activated_at.replace(microsecond=0))
+
+
+def load_schedule(definition: Mapping[str, Any]) -> Schedule:
+    """The schedule that a stored definition describes; raises ScheduleError or UnknownZone."""
+    return load(definition)

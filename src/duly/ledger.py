@@ -1,0 +1,534 @@
+"""What happened: the tables of progress and verdicts, and the few transactions that write them.
+
+``due`` locks, the planner plans, ``record`` moves the cursors by compare-and-set and inserts runs and spans
+from what the update returned. ``claim`` hands a run to a worker under a growing attempt number; ``finish`` is
+the one exit of an attempt and names its fence ``(attempt, worker)``.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from importlib.metadata import version as installed_version
+from typing import Any
+from uuid import UUID
+
+from psycopg.types.json import Jsonb
+
+from duly.jobs import Policy, load_schedule
+from duly.planner import Plan, PlannedRun, PlannedSpan, Rule, Standing
+from duly.postgres import Connection, Database, Row
+from duly.schedules import Schedule
+
+BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
+VERSION = installed_version("duly")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Actor:
+    """Who decides: one process start, by one mechanism, with one authority."""
+
+    process: UUID
+    mechanism: str = "database"
+    host: str = field(default_factory=socket.gethostname)
+    pid: int = field(default_factory=os.getpid)
+    version: str = VERSION
+    lease: str | None = None
+    epoch: int | None = None
+    term: UUID | None = None
+    clock_offset: float | None = None
+    author: str | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Hands:
+    """An idle local worker that takes runs in the deciding transaction: its identity, room and what it knows."""
+
+    worker: UUID
+    room: int
+    queues: Sequence[str]
+    tasks: Sequence[str]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Key:
+    """The identity of a run."""
+
+    job_id: int
+    scheduled_at: datetime
+    trigger_id: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Claimed:
+    """One attempt that a worker holds, with all it needs to run it."""
+
+    key: Key
+    job: str
+    attempt: int
+    revision: int
+    policy: Policy
+    schedule: Schedule
+    args: Mapping[str, Any]
+    kind: str
+    verdict: str | None
+    stands_count: int
+    stands_first: datetime | None
+    failures: int
+    losses: int
+    started_at: datetime
+
+    @property
+    def id(self) -> str:
+        """The run's public address."""
+        return run_id(self.job, self.key.scheduled_at, self.key.trigger_id)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ended:
+    """How an attempt ended: an outcome of ``succeeded failed timed_out cancelled lost``, and what it left.
+
+    ``delay`` is how many seconds to wait before the next try; None forbids one. ``seen_at`` is the last sign
+    of life where that is not now.
+    """
+
+    key: Key
+    attempt: int
+    worker: UUID
+    outcome: str
+    result: Any = None
+    error: Mapping[str, str] | None = None
+    delay: float | None = None
+    seen_at: datetime | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Finished:
+    """What ``finish`` recorded: the run's state afterwards, and whether the job is behind."""
+
+    key: Key
+    job: str
+    attempt: int
+    state: str
+    outcome: str
+    at: datetime
+    available_at: datetime | None
+    started_at: datetime | None
+    error: Mapping[str, str] | None
+    behind: bool
+
+    @property
+    def id(self) -> str:
+        return run_id(self.job, self.key.scheduled_at, self.key.trigger_id)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Due:
+    """One locked cursor: the row, and the database's instant read after its lock."""
+
+    row: Row
+
+    @property
+    def job_id(self) -> int:
+        return int(self.row["job_id"])
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Recorded:
+    """What a decision wrote: its id, the plans that won, and the runs that were handed over at once."""
+
+    decision: int | None
+    plans: Sequence[Plan]
+    handed: Sequence[Claimed]
+
+    @property
+    def runs(self) -> int:
+        return sum(len(plan.runs) for plan in self.plans)
+
+    @property
+    def spans(self) -> int:
+        return sum(len(plan.spans) for plan in self.plans)
+
+
+def run_id(job: str, scheduled_at: datetime, trigger_id: str = "", namespace: str = "default") -> str:
+    """``JOB@INSTANT``, or ``JOB@INSTANT!KEY`` off the time line; public and frozen."""
+    address = f"{job}@{_stamp(scheduled_at)}"
+    if trigger_id:
+        address = f"{address}!{trigger_id}"
+    return address if namespace == "default" else f"{namespace}/{address}"
+
+
+def idempotency_key(
+    job: str, scheduled_at: datetime, trigger_id: str = "", namespace: str = "default"
+) -> str:
+    """The same in all attempts: the run's address with its namespace in front."""
+    return f"{namespace}/{run_id(job, scheduled_at, trigger_id)}"
+
+
+@lru_cache(maxsize=4096)
+def _stamp(instant: datetime) -> str:
+    whole = instant.astimezone(UTC)
+    text = whole.replace(tzinfo=None).isoformat(timespec="microseconds")
+    return (text.rstrip("0").rstrip(".") if whole.microsecond else text[:-7]) + "Z"
+
+
+class Ledger:
+    """The statements of ``ledger.sql`` as verbs. Definitions are cached by id, which never change."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+        self._schedules: dict[int, Schedule | Exception] = {}
+        self._policies: dict[int, Policy | Exception] = {}
+
+    # ------------------------------------------------------------------ deciding
+
+    async def peek(self, connection: Connection) -> tuple[datetime, datetime | None, datetime | None]:
+        """The database's instant, the oldest instant to look at, and the next one that lies ahead."""
+        row = await self.database.row(connection, "ledger", "peek")
+        assert row is not None
+        return row["now"], row["oldest"], row["next"]
+
+    async def due(
+        self, connection: Connection, *, after: datetime = BEGINNING, until: datetime, limit: int
+    ) -> list[Due]:
+        """Lock the cursors whose ``wake_at`` lies in ``(after, until]``, passing over what others hold."""
+        rows = await self.database.rows(connection, "ledger", "due", after=after, until=until, limit=limit)
+        return [Due(row=row) for row in rows]
+
+    async def due_job(self, connection: Connection, job_id: int) -> Due | None:
+        """Lock the cursor of one job, waiting for whoever holds it."""
+        row = await self.database.row(connection, "ledger", "due_job", job_id=job_id)
+        return Due(row=row) if row else None
+
+    async def standings(
+        self, connection: Connection, due: Sequence[Due]
+    ) -> tuple[list[Standing], list[tuple[int, Exception]]]:
+        """What the planner needs of each locked cursor, and the jobs whose definition cannot be read."""
+        stepping = [one.row for one in due if one.row["revision"] < one.row["newest_revision"]]
+        rules = await self._rules(connection, stepping)
+        await self._load(
+            connection,
+            schedules={one.row["schedule_id"] for one in due} | {r["schedule_id"] for r in rules},
+            policies={one.row["policy_id"] for one in due} | {r["policy_id"] for r in rules},
+        )
+        live = await self._live_caught_up(connection, due)
+        by_job: dict[int, list[Row]] = {}
+        for row in rules:
+            by_job.setdefault(row["job_id"], []).append(row)
+        standings: list[Standing] = []
+        broken: list[tuple[int, Exception]] = []
+        for one in due:
+            try:
+                standings.append(self._standing(one, by_job.get(one.job_id), live.get(one.job_id, 0)))
+            except Exception as error:  # one bad job never stops another
+                broken.append((one.job_id, error))
+        return standings, broken
+
+    def _standing(self, due: Due, rules: Sequence[Row] | None, live: int) -> Standing:
+        row = due.row
+        if rules is None:
+            chain = [self._rule(row["revision"], row["schedule_id"], row["policy_id"], None, False)]
+        else:
+            chain = [
+                self._rule(r["revision"], r["schedule_id"], r["policy_id"], r["until_at"], r["paused"])
+                for r in rules
+            ]
+        return Standing(
+            job_id=row["job_id"],
+            cursor_at=row["cursor_at"],
+            now=row["now"],
+            rules=chain,
+            seen_at=row["seen_at"],
+            busy_at=row["busy_at"],
+            live=row["live"],
+            live_caught_up=live,
+        )
+
+    def _rule(
+        self, revision: int, schedule_id: int, policy_id: int, until_at: datetime | None, paused: bool
+    ) -> Rule:
+        return Rule(
+            revision=revision,
+            schedule=_or_raise(self._schedules[schedule_id]),
+            policy=_or_raise(self._policies[policy_id]),
+            schedule_id=schedule_id,
+            policy_id=policy_id,
+            until_at=until_at,
+            paused=paused,
+        )
+
+    async def _rules(self, connection: Connection, stepping: Sequence[Row]) -> list[Row]:
+        if not stepping:
+            return []
+        return await self.database.rows(
+            connection,
+            "ledger",
+            "rules",
+            job_ids=[row["job_id"] for row in stepping],
+            revisions=[row["revision"] for row in stepping],
+        )
+
+    async def _live_caught_up(self, connection: Connection, due: Sequence[Due]) -> dict[int, int]:
+        """Live caught-up runs, asked only of jobs that may have several and have fallen behind."""
+        asked = [
+            one.job_id
+            for one in due
+            if isinstance(policy := self._policies.get(one.row["policy_id"]), Policy)
+            and not policy.exclusive
+            and one.row["due_at"] is not None
+            and one.row["now"] - one.row["due_at"] > timedelta(seconds=1)
+        ]
+        if not asked:
+            return {}
+        rows = await self.database.rows(connection, "ledger", "live_caught_up", job_ids=asked)
+        return {row["job_id"]: row["live"] for row in rows}
+
+    async def _load(self, connection: Connection, *, schedules: set[int], policies: set[int]) -> None:
+        missing = [key for key in schedules if key not in self._schedules]
+        if missing:
+            for row in await self.database.rows(connection, "ledger", "schedules", ids=missing):
+                self._schedules[row["id"]] = _attempt(load_schedule, row["definition"])
+        missing = [key for key in policies if key not in self._policies]
+        if missing:
+            for row in await self.database.rows(connection, "ledger", "policies", ids=missing):
+                self._policies[row["id"]] = _attempt(Policy.load, row["definition"])
+
+    def forget(self) -> None:
+        """Drop the cached definitions, for tests that spoil them by hand."""
+        self._schedules.clear()
+        self._policies.clear()
+
+    async def record(
+        self, connection: Connection, plans: Sequence[Plan], actor: Actor, hands: Hands | None = None
+    ) -> Recorded:
+        """Write what the plans mean, or nothing of those that lost; returns the ones that won.
+
+        Raises psycopg's UniqueViolation when a verdict exists beyond the cursor: tampered or restored history.
+        """
+        if not plans:
+            return Recorded(decision=None, plans=(), handed=())
+        rows = await self.database.rows(
+            connection,
+            "ledger",
+            "record",
+            **_cursor_arrays(plans),
+            **_run_arrays([(p, run) for p in plans for run in p.runs]),
+            **_span_arrays([(p, span) for p in plans for span in p.spans]),
+            tiles=sum(len(p.runs) + len(p.spans) for p in plans),
+            decided_at=max(p.standing.now for p in plans),
+            **_actor(actor),
+            worker=hands.worker if hands else None,
+            room=hands.room if hands else 0,
+            queues=list(hands.queues) if hands else [],
+            tasks=list(hands.tasks) if hands else [],
+        )
+        won = {row["job_id"] for row in rows}
+        return Recorded(
+            decision=rows[0]["decision_id"] if rows else None,
+            plans=[plan for plan in plans if plan.standing.job_id in won],
+            handed=[self._claimed(row) for row in rows if row["attempt"] is not None],
+        )
+
+    async def hold(self, connection: Connection, job_id: int) -> None:
+        """Take one job out of the due index until somebody edits it."""
+        await self.database.rows(connection, "ledger", "hold", job_id=job_id)
+
+    # ------------------------------------------------------------------ running
+
+    async def claim(
+        self,
+        connection: Connection,
+        worker: UUID,
+        *,
+        queues: Sequence[str],
+        tasks: Sequence[str],
+        limit: int,
+    ) -> list[Claimed]:
+        """Up to ``limit`` ready runs whose task the worker knows, now its own under a higher attempt number."""
+        rows = await self.database.rows(
+            connection, "ledger", "claim", worker=worker, queues=list(queues), tasks=list(tasks), limit=limit
+        )
+        await self._load(
+            connection,
+            schedules={row["schedule_id"] for row in rows},
+            policies={row["policy_id"] for row in rows},
+        )
+        return [self._claimed(row) for row in rows]
+
+    def _claimed(self, row: Row) -> Claimed:
+        return Claimed(
+            key=Key(job_id=row["job_id"], scheduled_at=row["scheduled_at"], trigger_id=row["trigger_id"]),
+            job=row["name"],
+            attempt=row["attempt"],
+            revision=row["revision"],
+            policy=_or_raise(self._policies[row["policy_id"]]),
+            schedule=_or_raise(self._schedules[row["schedule_id"]]),
+            args=row["args"],
+            kind=row["kind"],
+            verdict=row["verdict"],
+            stands_count=row["stands_count"],
+            stands_first=row["stands_first"],
+            failures=row["failures"],
+            losses=row["losses"],
+            started_at=row["started_at"],
+        )
+
+    async def finish(self, connection: Connection, ended: Sequence[Ended]) -> list[Finished]:
+        """Record how attempts ended; an attempt that is not returned had lost its run (fenced)."""
+        if not ended:
+            return []
+        rows = await self.database.rows(connection, "ledger", "finish", **_ended_arrays(ended))
+        return [
+            Finished(
+                key=Key(job_id=row["job_id"], scheduled_at=row["scheduled_at"], trigger_id=row["trigger_id"]),
+                job=row["name"],
+                attempt=row["attempt"],
+                state=row["state"],
+                outcome=row["outcome"],
+                at=row["now"],
+                available_at=row["available_at"],
+                started_at=row["started_at"],
+                error=row["error"],
+                behind=bool(row["behind"]),
+            )
+            for row in rows
+        ]
+
+    async def output(self, connection: Connection, ended: Ended, head: str, tail: str, size: int) -> None:
+        """Keep what an attempt printed."""
+        await self.database.rows(
+            connection,
+            "ledger",
+            "output",
+            job_id=ended.key.job_id,
+            scheduled_at=ended.key.scheduled_at,
+            trigger_id=ended.key.trigger_id,
+            attempt=ended.attempt,
+            head=head,
+            tail=tail,
+            size=size,
+        )
+
+    async def wake(self, connection: Connection, *, limit: int = 1000) -> int:
+        """Make sleeping runs ready whose instant has come; returns how many."""
+        return len(await self.database.rows(connection, "ledger", "wake", limit=limit))
+
+    async def next_waking(self, connection: Connection) -> datetime | None:
+        """When the next sleeping run wakes."""
+        row = await self.database.row(connection, "ledger", "next_waking")
+        return row["at"] if row else None
+
+    async def reap(self, connection: Connection, *, limit: int = 500) -> list[Finished]:
+        """End the attempts whose worker is gone or whose time ran out long ago, each under its fence."""
+        rows = await self.database.rows(connection, "ledger", "lost", limit=limit)
+        lost = [
+            Ended(
+                key=Key(job_id=row["job_id"], scheduled_at=row["scheduled_at"], trigger_id=row["trigger_id"]),
+                attempt=row["attempt"],
+                worker=row["worker"],
+                outcome=row["outcome"],
+                error=_LOST if row["outcome"] == "lost" else _OVERDUE,
+                delay=0.0 if row["outcome"] == "timed_out" else None,
+                seen_at=row["seen_at"] if row["outcome"] == "lost" else None,
+            )
+            for row in rows
+        ]
+        return await self.finish(connection, lost)
+
+    async def sweep(self, connection: Connection, *, limit: int = 500) -> int:
+        """The slow net: look again at jobs that nothing would wake; returns how many there were."""
+        stranded = await self.database.rows(connection, "ledger", "sweep", limit=limit)
+        waiting = await self.database.rows(connection, "ledger", "sweep_places", limit=limit)
+        return len(stranded) + len(waiting)
+
+    async def outage(self, connection: Connection, alive_until: datetime) -> None:
+        """Note that nobody lived between ``alive_until`` and now, for the jobs whose place is taken."""
+        await self.database.rows(connection, "ledger", "outage", alive_until=alive_until)
+
+
+_LOST = {"class": "Lost", "message": "the worker is gone; its outcome is unknown"}
+_OVERDUE = {
+    "class": "TaskTimeout",
+    "message": "the attempt ran out of its time and its worker did not say so",
+}
+
+
+def _attempt(load: Any, definition: Any) -> Any:
+    """What ``load`` gives, or the exception it raises, kept as a value: a bad definition concerns one job."""
+    try:
+        return load(definition)
+    except Exception as error:
+        return error
+
+
+def _or_raise(value: Any) -> Any:
+    if isinstance(value, Exception):
+        raise value
+    return value
+
+
+def _actor(actor: Actor) -> dict[str, object]:
+    return {name: getattr(actor, name) for name in actor.__slots__}
+
+
+def _cursor_arrays(plans: Iterable[Plan]) -> dict[str, list[Any]]:
+    plans = list(plans)
+    return {
+        "job_id": [p.standing.job_id for p in plans],
+        "revision": [p.standing.rules[0].revision for p in plans],
+        "newest_revision": [p.standing.rules[-1].revision for p in plans],
+        "from_at": [p.standing.cursor_at for p in plans],
+        "to_at": [p.cursor_at for p in plans],
+        "to_revision": [p.rule.revision for p in plans],
+        "schedule_id": [p.rule.schedule_id for p in plans],
+        "policy_id": [p.rule.policy_id for p in plans],
+        "due_at": [p.due_at for p in plans],
+        "wake_at": [p.wake_at for p in plans],
+        "live_at": [p.live_at for p in plans],
+        "busy_at": [p.busy_at for p in plans],
+    }
+
+
+def _run_arrays(runs: Sequence[tuple[Plan, PlannedRun]]) -> dict[str, list[Any]]:
+    return {
+        "run_job_id": [p.standing.job_id for p, _ in runs],
+        "run_at": [run.scheduled_at for _, run in runs],
+        "run_lo": [run.lo for _, run in runs],
+        "run_verdict": [run.verdict for _, run in runs],
+        "run_revision": [run.rule.revision for _, run in runs],
+        "run_policy_id": [run.rule.policy_id for _, run in runs],
+        "run_count": [run.count for _, run in runs],
+        "run_first": [run.first for _, run in runs],
+    }
+
+
+def _span_arrays(spans: Sequence[tuple[Plan, PlannedSpan]]) -> dict[str, list[Any]]:
+    return {
+        "span_job_id": [p.standing.job_id for p, _ in spans],
+        "span_lo": [span.lo for _, span in spans],
+        "span_hi": [span.hi for _, span in spans],
+        "span_count": [span.count for _, span in spans],
+        "span_cause": [span.cause for _, span in spans],
+        "span_into": [span.into_at for _, span in spans],
+        "span_revision": [span.rule.revision for _, span in spans],
+    }
+
+
+def _ended_arrays(ended: Sequence[Ended]) -> dict[str, list[Any]]:
+    return {
+        "job_id": [one.key.job_id for one in ended],
+        "scheduled_at": [one.key.scheduled_at for one in ended],
+        "trigger_id": [one.key.trigger_id for one in ended],
+        "attempt": [one.attempt for one in ended],
+        "worker": [one.worker for one in ended],
+        "outcome": [one.outcome for one in ended],
+        "result": [None if one.result is None else Jsonb(one.result) for one in ended],
+        "error": [None if one.error is None else Jsonb(one.error) for one in ended],
+        "delay": [one.delay for one in ended],
+        "seen_at": [one.seen_at for one in ended],
+    }

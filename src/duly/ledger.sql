@@ -1,0 +1,542 @@
+-- What happened: every statement that writes cursors, runs, attempts, spans, decisions and triggers.
+-- Lock order everywhere: lease, then cursor (ascending job_id where several are waited for), then run.
+
+-- name: peek
+-- When should a scheduler look? One reading statement, whatever the number of jobs.
+select duly.clock(%(at)s::timestamptz, %(shift)s::double precision) as now,
+       (select min(cursors.wake_at) from duly.cursors) as oldest,
+       (select min(cursors.wake_at)
+          from duly.cursors
+         where cursors.wake_at > duly.now(%(at)s::timestamptz, %(shift)s::double precision)) as next
+
+-- name: due
+-- Locks the cursors of one lane whose instant has come, passing over those that another scheduler holds.
+-- The instant of each row is read after that row's lock.
+with due as materialized (
+    select cursors.job_id, cursors.schedule_id, cursors.policy_id, cursors.revision, cursors.newest_revision,
+           cursors.cursor_at, cursors.seen_at, cursors.busy_at, cursors.due_at, cursors.live_at is not null as live
+      from duly.cursors
+     where cursors.wake_at > %(after)s::timestamptz
+       and cursors.wake_at <= least(duly.now(%(at)s::timestamptz, %(shift)s::double precision), %(until)s::timestamptz)
+     order by cursors.wake_at, cursors.job_id
+     limit %(limit)s::integer
+       for no key update skip locked
+)
+select due.job_id, due.schedule_id, due.policy_id, due.revision, due.newest_revision,
+       due.cursor_at, due.seen_at, due.busy_at, due.due_at, due.live,
+       duly.clock(%(at)s::timestamptz, %(shift)s::double precision) as now
+  from due
+
+-- name: due_job
+-- Locks the cursor of one job, waiting for whoever holds it.
+with due as materialized (
+    select cursors.job_id, cursors.schedule_id, cursors.policy_id, cursors.revision, cursors.newest_revision,
+           cursors.cursor_at, cursors.seen_at, cursors.busy_at, cursors.due_at, cursors.live_at is not null as live
+      from duly.cursors
+     where cursors.job_id = %(job_id)s::bigint
+       for no key update
+)
+select due.job_id, due.schedule_id, due.policy_id, due.revision, due.newest_revision,
+       due.cursor_at, due.seen_at, due.busy_at, due.due_at, due.live,
+       duly.clock(%(at)s::timestamptz, %(shift)s::double precision) as now
+  from due
+
+-- name: schedules
+select schedules.id, schedules.definition, schedules.tzdata
+  from duly.schedules
+ where schedules.id = any(%(ids)s::bigint[])
+
+-- name: policies
+select policies.id, policies.definition
+  from duly.policies
+ where policies.id = any(%(ids)s::bigint[])
+
+-- name: rules
+-- The revisions from the one at the cursor to the newest, for jobs that have a boundary to step over.
+select revisions.job_id, revisions.revision, revisions.schedule_id, revisions.policy_id,
+       revisions.until_at, revisions.paused
+  from unnest(%(job_ids)s::bigint[], %(revisions)s::integer[]) as wanted (job_id, revision)
+  join duly.revisions on revisions.job_id = wanted.job_id and revisions.revision >= wanted.revision
+ order by revisions.job_id, revisions.revision
+
+-- name: live_caught_up
+-- How many caught-up runs of each job are live, for jobs without an exclusive place.
+select runs.job_id, count(runs.job_id) as live
+  from duly.runs
+ where runs.job_id = any(%(job_ids)s::bigint[])
+   and runs.state in ('queued', 'running', 'asleep', 'parked')
+   and runs.verdict = 'caught_up'
+ group by runs.job_id
+
+-- name: record
+-- Moves cursors by compare-and-set and writes what the moves mean, from what the update returned: a plan that
+-- lost its race writes nothing. Runs are handed to the named worker at once, as far as it has room.
+with planned as materialized (
+    select planned.job_id, planned.revision, planned.newest_revision, planned.from_at, planned.to_at,
+           planned.to_revision, planned.schedule_id, planned.policy_id, planned.due_at, planned.wake_at,
+           planned.live_at, planned.busy_at
+      from unnest(%(job_id)s::bigint[], %(revision)s::integer[], %(newest_revision)s::integer[],
+                  %(from_at)s::timestamptz[], %(to_at)s::timestamptz[], %(to_revision)s::integer[],
+                  %(schedule_id)s::bigint[], %(policy_id)s::bigint[], %(due_at)s::timestamptz[],
+                  %(wake_at)s::timestamptz[], %(live_at)s::timestamptz[], %(busy_at)s::timestamptz[])
+           as planned (job_id, revision, newest_revision, from_at, to_at, to_revision, schedule_id, policy_id,
+                       due_at, wake_at, live_at, busy_at)
+),
+moved as (
+    update duly.cursors
+       set cursor_at    = planned.to_at,
+           revision     = planned.to_revision,
+           schedule_id  = planned.schedule_id,
+           policy_id    = planned.policy_id,
+           due_at       = planned.due_at,
+           wake_at      = planned.wake_at,
+           live_at      = coalesce(planned.live_at, cursors.live_at),
+           live_trigger = case when planned.live_at is null then cursors.live_trigger else '' end,
+           busy_at      = planned.busy_at
+      from planned
+     where cursors.job_id = planned.job_id
+       and cursors.revision = planned.revision
+       and cursors.newest_revision = planned.newest_revision
+       and cursors.cursor_at = planned.from_at
+ returning cursors.job_id
+),
+decision as (
+    insert into duly.decisions (mechanism, process, host, pid, version, at, lease, epoch, term, clock_offset, author, reason)
+    select %(mechanism)s::text, %(process)s::uuid, %(host)s::text, %(pid)s::integer, %(version)s::text,
+           %(decided_at)s::timestamptz, %(lease)s::text, %(epoch)s::bigint, %(term)s::uuid,
+           %(clock_offset)s::double precision, %(author)s::text, %(reason)s::text
+     where %(tiles)s::integer > 0 and exists (select from moved)
+ returning decisions.id
+),
+hands as (
+    select processes.id
+      from duly.processes
+     where processes.id = %(worker)s::uuid
+       and processes.expires_at > duly.clock(%(at)s::timestamptz, %(shift)s::double precision)
+),
+ran as (
+    insert into duly.runs (job_id, scheduled_at, lo, verdict, revision, policy_id, decision_id, stands_count,
+                           stands_first, queue, priority, task, created_at, available_at,
+                           state, attempt, worker, started_at, deadline_at)
+    select run.job_id, run.scheduled_at, run.lo, run.verdict, run.revision, run.policy_id, decision.id,
+           run.stands_count, run.stands_first, policies.queue, policies.priority, policies.task,
+           %(decided_at)s::timestamptz, run.scheduled_at,
+           case when handed.id is null then 'queued' else 'running' end,
+           case when handed.id is null then 0 else 1 end,
+           handed.id,
+           case when handed.id is null then null else %(decided_at)s::timestamptz end,
+           case when handed.id is null then null
+                else %(decided_at)s::timestamptz + (policies.timeout + 15) * interval '1 second' end
+      from unnest(%(run_job_id)s::bigint[], %(run_at)s::timestamptz[], %(run_lo)s::timestamptz[],
+                  %(run_verdict)s::text[], %(run_revision)s::integer[], %(run_policy_id)s::bigint[],
+                  %(run_count)s::bigint[], %(run_first)s::timestamptz[]) with ordinality
+           as run (job_id, scheduled_at, lo, verdict, revision, policy_id, stands_count, stands_first, place)
+      join moved on moved.job_id = run.job_id
+      join duly.policies on policies.id = run.policy_id
+     cross join decision
+      left join hands as handed
+        on run.place <= %(room)s::integer
+       and policies.queue = any(%(queues)s::text[])
+       and policies.task = any(%(tasks)s::text[])
+ returning runs.job_id, runs.scheduled_at, runs.trigger_id, runs.attempt, runs.state, runs.revision, runs.policy_id,
+           runs.kind, runs.verdict, runs.stands_count, runs.stands_first, runs.failures, runs.losses, runs.started_at
+),
+spanned as (
+    insert into duly.spans (job_id, lo, hi, count, cause, into_at, revision, decision_id, author, reason)
+    select span.job_id, span.lo, span.hi, span.count, span.cause, span.into_at, span.revision, decision.id,
+           %(author)s::text, %(reason)s::text
+      from unnest(%(span_job_id)s::bigint[], %(span_lo)s::timestamptz[], %(span_hi)s::timestamptz[],
+                  %(span_count)s::bigint[], %(span_cause)s::text[], %(span_into)s::timestamptz[],
+                  %(span_revision)s::integer[])
+           as span (job_id, lo, hi, count, cause, into_at, revision)
+      join moved on moved.job_id = span.job_id
+     cross join decision
+)
+select moved.job_id, decision.id as decision_id, jobs.name, revisions.args, ran.scheduled_at, ran.trigger_id,
+       ran.attempt, ran.revision, ran.policy_id, ran.kind, ran.verdict, ran.stands_count, ran.stands_first,
+       ran.failures, ran.losses, ran.started_at, revisions.schedule_id
+  from moved
+  left join decision on true
+  left join ran on ran.job_id = moved.job_id and ran.state = 'running'
+  left join duly.jobs on jobs.id = ran.job_id
+  left join duly.revisions on revisions.job_id = ran.job_id and revisions.revision = ran.revision
+
+-- name: hold
+-- Parks the time line of one job: it is not looked at again until somebody edits it.
+update duly.cursors
+   set wake_at = null
+ where cursors.job_id = %(job_id)s::bigint
+
+-- name: claim
+-- Hands ready runs to one worker, oldest and most urgent first in each queue. The attempt number only grows,
+-- so an older holder can no longer write; a worker whose lease has ended is given nothing.
+with picked as materialized (
+    select ready.job_id, ready.scheduled_at, ready.trigger_id
+      from unnest(%(queues)s::text[]) as wanted (queue)
+     cross join lateral (
+           select runs.job_id, runs.scheduled_at, runs.trigger_id
+             from duly.runs
+            where runs.state = 'queued'
+              and runs.queue = wanted.queue
+              and runs.task = any(%(tasks)s::text[])
+            order by runs.priority desc, runs.available_at, runs.job_id
+            limit %(limit)s::integer
+              for no key update skip locked
+           ) as ready
+     limit %(limit)s::integer
+),
+claimed as (
+    update duly.runs
+       set state       = 'running',
+           attempt     = runs.attempt + 1,
+           worker      = alive.id,
+           waits_for   = null,
+           started_at  = duly.clock(%(at)s::timestamptz, %(shift)s::double precision),
+           deadline_at = duly.clock(%(at)s::timestamptz, %(shift)s::double precision)
+                         + ((select policies.timeout from duly.policies where policies.id = runs.policy_id) + 15)
+                         * interval '1 second'
+      from picked, duly.processes as alive
+     where runs.job_id = picked.job_id
+       and runs.scheduled_at = picked.scheduled_at
+       and runs.trigger_id = picked.trigger_id
+       and runs.state = 'queued'
+       and alive.id = %(worker)s::uuid
+       and alive.expires_at > duly.clock(%(at)s::timestamptz, %(shift)s::double precision)
+ returning runs.job_id, runs.scheduled_at, runs.trigger_id, runs.attempt, runs.revision, runs.policy_id, runs.kind,
+           runs.verdict, runs.stands_count, runs.stands_first, runs.failures, runs.losses, runs.started_at
+)
+select claimed.job_id, jobs.name, coalesce(triggers.args, revisions.args) as args, claimed.scheduled_at,
+       claimed.trigger_id, claimed.attempt, claimed.revision, claimed.policy_id, claimed.kind, claimed.verdict,
+       claimed.stands_count, claimed.stands_first, claimed.failures, claimed.losses, claimed.started_at,
+       revisions.schedule_id
+  from claimed
+  join duly.jobs on jobs.id = claimed.job_id
+  join duly.revisions on revisions.job_id = claimed.job_id and revisions.revision = claimed.revision
+  left join duly.triggers on triggers.job_id = claimed.job_id and triggers.key = claimed.trigger_id
+
+-- name: finish
+-- The one exit of an attempt: fence, outcome, retry or end, and the exclusive place. The fence is the pair
+-- (attempt, worker); what it does not match was lost to somebody else and is not returned. The cursor's lock
+-- comes first. A place that is given up goes to the oldest manual run that waits for it, else the job is
+-- looked at again from where its cursor stands.
+with ended as materialized (
+    select ended.job_id, ended.scheduled_at, ended.trigger_id, ended.attempt, ended.worker, ended.outcome,
+           ended.result, ended.error, ended.delay, ended.seen_at
+      from unnest(%(job_id)s::bigint[], %(scheduled_at)s::timestamptz[], %(trigger_id)s::text[],
+                  %(attempt)s::integer[], %(worker)s::uuid[], %(outcome)s::text[], %(result)s::jsonb[],
+                  %(error)s::jsonb[], %(delay)s::double precision[], %(seen_at)s::timestamptz[])
+           as ended (job_id, scheduled_at, trigger_id, attempt, worker, outcome, result, error, delay, seen_at)
+),
+places as materialized (
+    select cursors.job_id
+      from duly.cursors
+      join ended on ended.job_id = cursors.job_id
+     where cursors.live_at = ended.scheduled_at
+       and cursors.live_trigger = ended.trigger_id
+     order by cursors.job_id
+       for no key update of cursors
+),
+judged as materialized (
+    select ended.job_id, ended.scheduled_at, ended.trigger_id, ended.attempt, ended.worker, ended.outcome,
+           ended.result, ended.error, ended.seen_at,
+           duly.clock(%(at)s::timestamptz, %(shift)s::double precision) as now,
+           coalesce(ended.delay, 0) * interval '1 second' as wait,
+           case
+               when ended.outcome in ('succeeded', 'cancelled') then ended.outcome
+               when ended.outcome = 'lost' and policies.on_lost = 'retry' and runs.losses + 1 < policies.max_lost
+                   then 'queued'
+               when ended.outcome in ('failed', 'timed_out') and runs.failures + 1 < policies.max_attempts
+                    and ended.delay is not null
+                   then 'asleep'
+               else 'failed'
+           end as state
+      from ended
+      join duly.runs
+        on runs.job_id = ended.job_id and runs.scheduled_at = ended.scheduled_at and runs.trigger_id = ended.trigger_id
+      left join duly.policies on policies.id = runs.policy_id
+     where (select count(places.job_id) from places) >= 0
+),
+finished as (
+    update duly.runs
+       set state        = judged.state,
+           waits_for    = case when judged.state = 'asleep' then 'retry' end,
+           available_at = case when judged.state in ('asleep', 'queued') then judged.now + judged.wait else runs.available_at end,
+           finished_at  = case when judged.state in ('asleep', 'queued') then null else judged.now end,
+           failures     = runs.failures + case when judged.outcome in ('failed', 'timed_out') then 1 else 0 end,
+           losses       = runs.losses + case when judged.outcome = 'lost' then 1 else 0 end,
+           result       = judged.result,
+           error        = judged.error
+      from judged
+     where runs.job_id = judged.job_id
+       and runs.scheduled_at = judged.scheduled_at
+       and runs.trigger_id = judged.trigger_id
+       and runs.state = 'running'
+       and runs.attempt = judged.attempt
+       and runs.worker = judged.worker
+ returning runs.job_id, runs.scheduled_at, runs.trigger_id, runs.attempt, runs.worker, runs.state, runs.started_at,
+           runs.failures, runs.losses, runs.available_at, judged.outcome, judged.error, judged.now, judged.seen_at
+),
+tried as (
+    insert into duly.attempts (job_id, scheduled_at, trigger_id, attempt, worker, started_at, finished_at, outcome, error)
+    select finished.job_id, finished.scheduled_at, finished.trigger_id, finished.attempt, finished.worker,
+           finished.started_at, finished.now, finished.outcome, finished.error
+      from finished
+),
+waiting as materialized (
+    select distinct on (runs.job_id) runs.job_id, runs.scheduled_at, runs.trigger_id
+      from finished
+      join places on places.job_id = finished.job_id
+      join duly.runs on runs.job_id = finished.job_id and runs.state = 'asleep' and runs.waits_for = 'place'
+     where finished.state not in ('queued', 'asleep')
+     order by runs.job_id, runs.scheduled_at, runs.trigger_id
+),
+promoted as (
+    update duly.runs
+       set state        = 'queued',
+           waits_for    = null,
+           available_at = duly.clock(%(at)s::timestamptz, %(shift)s::double precision)
+      from waiting
+     where runs.job_id = waiting.job_id
+       and runs.scheduled_at = waiting.scheduled_at
+       and runs.trigger_id = waiting.trigger_id
+       and runs.state = 'asleep'
+       and runs.waits_for = 'place'
+ returning runs.job_id, runs.scheduled_at, runs.trigger_id
+),
+freed as (
+    update duly.cursors
+       set live_at      = case when finished.state in ('queued', 'asleep') then cursors.live_at else promoted.scheduled_at end,
+           live_trigger = case when finished.state in ('queued', 'asleep') then cursors.live_trigger else promoted.trigger_id end,
+           seen_at      = case when cursors.busy_at <= greatest(cursors.cursor_at, cursors.seen_at)
+                               then greatest(cursors.seen_at, coalesce(finished.seen_at, finished.now))
+                               else cursors.seen_at end,
+           busy_at      = case when finished.outcome = 'lost' then finished.now
+                               when finished.state in ('queued', 'asleep') then cursors.busy_at
+                               when promoted.job_id is null then null
+                               else finished.now end,
+           wake_at      = case when cursors.revision < cursors.newest_revision then finished.now
+                               when finished.outcome = 'lost' then cursors.due_at
+                               when finished.state in ('queued', 'asleep') or promoted.job_id is not null then cursors.wake_at
+                               else cursors.due_at end
+      from finished
+      left join promoted on promoted.job_id = finished.job_id
+     where cursors.job_id = finished.job_id
+       and cursors.live_at = finished.scheduled_at
+       and cursors.live_trigger = finished.trigger_id
+ returning cursors.job_id, cursors.wake_at
+)
+select finished.job_id, finished.scheduled_at, finished.trigger_id, finished.attempt, finished.state, finished.outcome,
+       finished.available_at, finished.now, finished.started_at, finished.failures, finished.losses, finished.error,
+       jobs.name, freed.wake_at,
+       freed.wake_at <= finished.now as behind
+  from finished
+  join duly.jobs on jobs.id = finished.job_id
+  left join freed on freed.job_id = finished.job_id
+
+-- name: output
+-- Keeps the first and the last part of what an attempt printed.
+insert into duly.outputs (job_id, scheduled_at, trigger_id, attempt, head, tail, size)
+values (%(job_id)s::bigint, %(scheduled_at)s::timestamptz, %(trigger_id)s::text, %(attempt)s::integer,
+        %(head)s::text, %(tail)s::text, %(size)s::bigint)
+on conflict do nothing
+
+-- name: wake
+-- Makes sleeping runs ready whose instant has come. Those that wait for a place are not woken by time.
+with woken as materialized (
+    select runs.job_id, runs.scheduled_at, runs.trigger_id
+      from duly.runs
+     where runs.state = 'asleep'
+       and runs.available_at <= duly.now(%(at)s::timestamptz, %(shift)s::double precision)
+       and runs.waits_for = 'retry'
+     order by runs.available_at
+     limit %(limit)s::integer
+       for no key update skip locked
+)
+update duly.runs
+   set state     = 'queued',
+       waits_for = null
+  from woken
+ where runs.job_id = woken.job_id
+   and runs.scheduled_at = woken.scheduled_at
+   and runs.trigger_id = woken.trigger_id
+   and runs.state = 'asleep'
+   and runs.waits_for = 'retry'
+returning runs.job_id
+
+-- name: next_waking
+-- When does the next sleeping run wake?
+select min(runs.available_at) as at
+  from duly.runs
+ where runs.state = 'asleep'
+   and runs.waits_for = 'retry'
+
+-- name: lost
+-- Running attempts whose worker is gone, or whose time ran out long ago: candidates, not yet locked.
+-- seen_at is the last sign of life, up to which the job is known to have been busy.
+select runs.job_id, runs.scheduled_at, runs.trigger_id, runs.attempt, runs.worker,
+       least(coalesce(processes.last_seen_at, runs.started_at),
+             duly.clock(%(at)s::timestamptz, %(shift)s::double precision)) as seen_at,
+       case when processes.expires_at >= duly.now(%(at)s::timestamptz, %(shift)s::double precision)
+            then 'timed_out' else 'lost' end as outcome
+  from duly.runs
+  left join duly.processes on processes.id = runs.worker
+ where runs.state = 'running'
+   and (processes.id is null
+        or processes.expires_at < duly.now(%(at)s::timestamptz, %(shift)s::double precision)
+        or runs.deadline_at < duly.now(%(at)s::timestamptz, %(shift)s::double precision))
+ limit %(limit)s::integer
+
+-- name: sweep
+-- The slow net under everything that a nudge or a nearby transaction may have missed: a job that should be
+-- looked at and is not, because its place is free and it sleeps although it has a next instant.
+with stranded as materialized (
+    select cursors.job_id
+      from duly.cursors
+      join duly.jobs on jobs.id = cursors.job_id
+     where cursors.wake_at is null
+       and cursors.live_at is null
+       and (cursors.due_at is not null or cursors.revision < cursors.newest_revision)
+       and jobs.state = 'active'
+       and not exists (select from duly.revisions
+                        where revisions.job_id = cursors.job_id
+                          and revisions.revision = cursors.newest_revision
+                          and revisions.paused)
+     order by cursors.job_id
+     limit %(limit)s::integer
+       for no key update of cursors skip locked
+)
+update duly.cursors
+   set wake_at = coalesce(cursors.due_at, duly.clock(%(at)s::timestamptz, %(shift)s::double precision))
+  from stranded
+ where cursors.job_id = stranded.job_id
+returning cursors.job_id
+
+-- name: sweep_places
+-- Gives a free place to a manual run that began to wait for it in the very moment it was given up.
+with free as materialized (
+    select cursors.job_id
+      from duly.runs
+      join duly.cursors on cursors.job_id = runs.job_id
+     where runs.state = 'asleep'
+       and runs.waits_for = 'place'
+       and cursors.live_at is null
+     order by cursors.job_id
+     limit %(limit)s::integer
+       for no key update of cursors skip locked
+),
+waiting as materialized (
+    select distinct on (runs.job_id) runs.job_id, runs.scheduled_at, runs.trigger_id
+      from free
+      join duly.runs on runs.job_id = free.job_id and runs.state = 'asleep' and runs.waits_for = 'place'
+     order by runs.job_id, runs.scheduled_at, runs.trigger_id
+),
+taken as (
+    update duly.cursors
+       set live_at      = waiting.scheduled_at,
+           live_trigger = waiting.trigger_id,
+           busy_at      = duly.clock(%(at)s::timestamptz, %(shift)s::double precision),
+           wake_at      = null
+      from waiting
+     where cursors.job_id = waiting.job_id
+       and cursors.live_at is null
+ returning cursors.job_id
+)
+update duly.runs
+   set state        = 'queued',
+       waits_for    = null,
+       available_at = duly.clock(%(at)s::timestamptz, %(shift)s::double precision)
+  from waiting
+  join taken on taken.job_id = waiting.job_id
+ where runs.job_id = waiting.job_id
+   and runs.scheduled_at = waiting.scheduled_at
+   and runs.trigger_id = waiting.trigger_id
+   and runs.state = 'asleep'
+returning runs.job_id
+
+-- name: outage
+-- After a time in which no process lived: what holds a place was known to be busy until the last sign of
+-- life, and is busy again from now on; what lies between is a question of catch-up.
+update duly.cursors
+   set seen_at = case when cursors.busy_at <= greatest(cursors.cursor_at, cursors.seen_at)
+                      then greatest(cursors.seen_at, %(alive_until)s::timestamptz)
+                      else cursors.seen_at end,
+       busy_at = duly.clock(%(at)s::timestamptz, %(shift)s::double precision),
+       wake_at = cursors.due_at
+ where cursors.live_at is not null
+
+-- name: activate
+-- Opens the time lines of new jobs: everything before this instant is none of their business.
+insert into duly.cursors (job_id, schedule_id, policy_id, revision, newest_revision, cursor_at, due_at, wake_at)
+select opened.job_id, opened.schedule_id, opened.policy_id, 1, 1, %(activated_at)s::timestamptz, opened.due_at, opened.due_at
+  from unnest(%(job_ids)s::bigint[], %(schedule_ids)s::bigint[], %(policy_ids)s::bigint[], %(due_at)s::timestamptz[])
+       as opened (job_id, schedule_id, policy_id, due_at)
+
+-- name: boundary_lock
+-- Takes the cursor row that every edit of a job goes through.
+select cursors.job_id, cursors.revision, cursors.newest_revision, cursors.cursor_at
+  from duly.cursors
+ where cursors.job_id = %(job_id)s::bigint
+   for no key update
+
+-- name: boundary
+-- A newer revision exists: whoever plans next decides up to it under the old one and then steps on.
+update duly.cursors
+   set newest_revision = %(revision)s::integer,
+       wake_at         = duly.clock(%(at)s::timestamptz, %(shift)s::double precision)
+ where cursors.job_id = %(job_id)s::bigint
+   and cursors.newest_revision = %(revision)s::integer - 1
+returning cursors.job_id
+
+-- name: close
+-- The time line of a removed job ends: nobody looks at it again.
+update duly.cursors
+   set wake_at = null,
+       due_at  = null
+ where cursors.job_id = %(job_id)s::bigint
+
+-- name: trigger_known
+select triggers.scheduled_at
+  from duly.triggers
+ where triggers.job_id = %(job_id)s::bigint
+   and triggers.key = %(key)s::text
+
+-- name: trigger
+-- Writes the key first: asking again with it gives the same run for ever.
+insert into duly.triggers (job_id, key, scheduled_at, args, author)
+values (%(job_id)s::bigint, %(key)s::text, %(scheduled_at)s::timestamptz, %(args)s::jsonb, %(author)s::text)
+on conflict (job_id, key) do nothing
+returning triggers.scheduled_at
+
+-- name: place
+-- The exclusive place of a job, read under the lock.
+select cursors.live_at, cursors.live_trigger, cursors.due_at, cursors.cursor_at, cursors.newest_revision,
+       cursors.wake_at
+  from duly.cursors
+ where cursors.job_id = %(job_id)s::bigint
+   for no key update
+
+-- name: manual_run
+-- A run off the time line, under the newest revision; it waits for the place if that is taken.
+insert into duly.runs (job_id, scheduled_at, trigger_id, kind, revision, policy_id, state, waits_for, queue, priority,
+                       task, created_at, available_at)
+select revisions.job_id, %(scheduled_at)s::timestamptz, %(key)s::text, 'manual', revisions.revision, revisions.policy_id,
+       case when %(waits)s::boolean then 'asleep' else 'queued' end,
+       case when %(waits)s::boolean then 'place' end,
+       policies.queue, policies.priority, policies.task, %(scheduled_at)s::timestamptz, %(scheduled_at)s::timestamptz
+  from duly.revisions
+  join duly.policies on policies.id = revisions.policy_id
+ where revisions.job_id = %(job_id)s::bigint
+   and revisions.revision = %(revision)s::integer
+returning runs.state
+
+-- name: take_place
+-- A manual run takes the exclusive place; nothing is owed before now if nothing was due.
+update duly.cursors
+   set live_at      = %(scheduled_at)s::timestamptz,
+       live_trigger = %(key)s::text,
+       busy_at      = case when cursors.due_at is null or cursors.due_at > %(scheduled_at)s::timestamptz
+                           then cursors.cursor_at else %(scheduled_at)s::timestamptz end,
+       wake_at      = null
+ where cursors.job_id = %(job_id)s::bigint
+   and cursors.live_at is null
+returning cursors.job_id

@@ -1,0 +1,361 @@
+"""What is owed now: catch-up, grace, window and overlap become runs and spans. Pure.
+
+This is the only place where those answers are given; every mechanism, an edit and a removal ask here.
+The order of the questions is the contract's: (1) the part of ``(cursor, now]`` in which the job is known to
+have been busy is answered by ``overlap``; (2) what is older than ``catchup_window`` is one span ``window``;
+(3) the rest is answered by ``catchup``. A plan only ever chains tiles: each begins where the one before ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Literal
+
+from duly.jobs import Policy
+from duly.schedules import Schedule
+
+Verdict = Literal["on_time", "caught_up"]
+Reason = Literal["busy", "limit", "paused", "more"]
+
+PAUSE_AT_LIMIT = timedelta(milliseconds=250)
+_TICK = timedelta(microseconds=1)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rule:
+    """One revision as the planner needs it: what it yields, what it answers, and when it stops being in force."""
+
+    revision: int
+    schedule: Schedule
+    policy: Policy
+    schedule_id: int = 0
+    policy_id: int = 0
+    until_at: datetime | None = None
+    paused: bool = False
+    removed: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Standing:
+    """Where a job stands: its cursor row as read under the lock, and the database's instant read after it.
+
+    ``rules`` begins with the revision at the cursor and goes on to the newest. ``live`` says whether the
+    exclusive place is taken; ``live_caught_up`` how many caught-up runs are live (non-exclusive jobs).
+    """
+
+    job_id: int
+    cursor_at: datetime
+    now: datetime
+    rules: Sequence[Rule]
+    seen_at: datetime | None = None
+    busy_at: datetime | None = None
+    live: bool = False
+    live_caught_up: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlannedRun:
+    """An occurrence that is given to execution; it stands for ``count`` instants from ``first`` on."""
+
+    scheduled_at: datetime
+    lo: datetime
+    verdict: Verdict
+    rule: Rule
+    count: int = 1
+    first: datetime | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlannedSpan:
+    """Consecutive occurrences in ``(lo, hi]`` that are not given to execution, with cause and count."""
+
+    lo: datetime
+    hi: datetime
+    count: int
+    cause: str
+    rule: Rule
+    into_at: datetime | None = None
+
+
+@dataclass(kw_only=True, slots=True)
+class Plan:
+    """What a decision means for one job: its tiles, and the cursor row afterwards."""
+
+    standing: Standing
+    cursor_at: datetime
+    rule: Rule
+    runs: list[PlannedRun] = field(default_factory=list)
+    spans: list[PlannedSpan] = field(default_factory=list)
+    live: bool = False
+    live_at: datetime | None = None
+    busy_at: datetime | None = None
+    due_at: datetime | None = None
+    wake_at: datetime | None = None
+    waits_for: Reason | None = None
+    ended: bool = False
+
+    @property
+    def moved(self) -> bool:
+        """Does the plan move the cursor or step to another revision?"""
+        return self.cursor_at != self.standing.cursor_at or self.rule is not self.standing.rules[0]
+
+
+def decide(standing: Standing, *, budget: int = 1000) -> Plan:
+    """The one plan that ``standing`` calls for.
+
+    ``budget`` bounds the runs of this plan; what it cuts stays owed and is decided by the next one.
+    Raises whatever the schedule raises: the caller parks that job and goes on with the others.
+    """
+    plan = Plan(
+        standing=standing,
+        cursor_at=standing.cursor_at,
+        rule=standing.rules[0],
+        live=standing.live,
+        busy_at=standing.busy_at,
+    )
+    for position, rule in enumerate(standing.rules):
+        plan.rule = rule
+        horizon = min(standing.now, rule.until_at) if rule.until_at else standing.now
+        _answer(plan, rule, horizon, budget - len(plan.runs))
+        if plan.waits_for or rule.until_at is None or rule.until_at > standing.now:
+            break
+        if position + 1 == len(standing.rules):
+            break
+        _close(plan, rule, rule.until_at)
+    _look_ahead(plan)
+    return plan
+
+
+def _answer(plan: Plan, rule: Rule, horizon: datetime, budget: int) -> None:
+    """Write the tiles that ``rule`` owes up to ``horizon``, as far as they can be decided now."""
+    if rule.removed:
+        _span(plan, rule, horizon, "removed", to_the_end=True)
+        return
+    if rule.paused and rule.policy.on_resume == "none":
+        if rule.until_at is not None and rule.until_at <= plan.standing.now:
+            _span(plan, rule, rule.until_at, "paused", to_the_end=True)
+        return
+    due = rule.schedule.next(plan.cursor_at)
+    if due is None or due > horizon:
+        return
+    if rule.paused and (rule.until_at is None or rule.until_at > plan.standing.now):
+        plan.waits_for = "paused"
+        return
+    if rule.policy.exclusive:
+        if plan.live:
+            _while_busy(plan, rule, horizon)
+            return
+        _busy_part(plan, rule, horizon)
+        if plan.live:
+            _still_owed(plan, rule, horizon, "busy")
+            return
+    if rule.policy.catchup_window is not None:
+        floor = plan.standing.now - timedelta(seconds=rule.policy.catchup_window)
+        _span(plan, rule, min(floor - _TICK, horizon), "window")
+    _catch_up(plan, rule, horizon, budget)
+
+
+def _while_busy(plan: Plan, rule: Rule, horizon: datetime) -> None:
+    """Nothing is decided while the place is taken, except what no answer can give to execution any more.
+
+    Under ``skip`` with ``none`` that is the part in which nobody was up: known busy up to ``seen_at``, known
+    busy again since ``busy_at``; what lies between was missed and cannot become a run.
+    """
+    standing = plan.standing
+    gap_ends = standing.busy_at
+    if rule.policy.overlap == "skip" and rule.policy.catchup == "none" and gap_ends is not None:
+        gap_begins = max(plan.cursor_at, standing.seen_at or plan.cursor_at)
+        if gap_ends > gap_begins:
+            _span(plan, rule, min(gap_begins, horizon), "overlap")
+            _span(plan, rule, min(gap_ends, horizon), "missed")
+    _still_owed(plan, rule, horizon, "busy")
+
+
+def _busy_part(plan: Plan, rule: Rule, horizon: datetime) -> None:
+    """Answer by ``overlap`` what fell due while the job is known to have been busy."""
+    seen_at = plan.standing.seen_at
+    if seen_at is None or seen_at <= plan.cursor_at:
+        return
+    until = min(seen_at, horizon)
+    if rule.policy.overlap == "skip":
+        _span(plan, rule, until, "overlap")
+        return
+    first = rule.schedule.next(plan.cursor_at)
+    if first is None or first > until:
+        return
+    if rule.policy.overlap == "queue":
+        _run(plan, rule, first)
+    else:
+        _newest(plan, rule, until)
+
+
+def _catch_up(plan: Plan, rule: Rule, horizon: datetime, budget: int) -> None:
+    """Answer by ``catchup`` what fell due while nobody decided; an on-time occurrence is the usual case."""
+    first = rule.schedule.next(plan.cursor_at)
+    if first is None or first > horizon:
+        return
+    answer = rule.policy.on_resume if rule.paused else rule.policy.catchup
+    if answer == "all":
+        _each(plan, rule, first, horizon, budget)
+        return
+    newest = _last(rule.schedule, first, horizon)
+    late = plan.standing.now - newest > timedelta(seconds=rule.policy.grace)
+    if answer == "none" and late:
+        _span(plan, rule, horizon, "missed")
+    else:
+        _newest(plan, rule, horizon, cause="missed" if answer == "none" else "coalesced")
+
+
+def _each(plan: Plan, rule: Rule, first: datetime, horizon: datetime, budget: int) -> None:
+    """Every occurrence is a run, oldest first, as many as may be live at once."""
+    free = max(rule.policy.catchup_limit - plan.standing.live_caught_up, 0)
+    instant: datetime | None = first
+    while instant is not None and instant <= horizon:
+        following = rule.schedule.next(instant)
+        punctual = _verdict(plan, rule, instant, following) == "on_time"
+        if plan.live:
+            plan.waits_for = "busy"
+            return
+        if not punctual and free <= 0:
+            plan.waits_for = "limit"
+            return
+        if budget <= 0:
+            plan.waits_for = "more"
+            return
+        _run(plan, rule, instant, following=following)
+        budget -= 1
+        free -= 0 if punctual else 1
+        instant = following
+
+
+def _newest(plan: Plan, rule: Rule, until: datetime, cause: str = "coalesced") -> None:
+    """The newest occurrence up to ``until`` is a run, the others are one span.
+
+    Under ``coalesced`` the run knows what it stands for; ``missed`` ones it does not stand for.
+    """
+    first = rule.schedule.next(plan.cursor_at)
+    assert first is not None
+    newest = _last(rule.schedule, first, until)
+    others = 0
+    if newest > first:
+        earlier = rule.schedule.previous(newest)
+        assert earlier is not None
+        others = _span(plan, rule, earlier, cause, into_at=newest if cause == "coalesced" else None)
+    folded = others if cause == "coalesced" else 0
+    _run(plan, rule, newest, count=folded + 1, first=first if folded else newest)
+
+
+def _run(
+    plan: Plan,
+    rule: Rule,
+    scheduled_at: datetime,
+    *,
+    count: int = 1,
+    first: datetime | None = None,
+    following: datetime | None = None,
+) -> None:
+    plan.runs.append(
+        PlannedRun(
+            scheduled_at=scheduled_at,
+            lo=plan.cursor_at,
+            verdict=_verdict(plan, rule, scheduled_at, following or rule.schedule.next(scheduled_at)),
+            rule=rule,
+            count=count,
+            first=first or scheduled_at,
+        )
+    )
+    plan.cursor_at = scheduled_at
+    if rule.policy.exclusive:
+        plan.live = True
+        plan.live_at = scheduled_at
+        plan.busy_at = _busy_since(plan, rule)
+
+
+def _busy_since(plan: Plan, rule: Rule) -> datetime:
+    """Since when the job has been busy without a break that matters.
+
+    A run that leaves nothing owed behind continues the line at the cursor (or at the end of the part that
+    is known to have been busy); otherwise the job is busy from now on only, and what lies between stays a
+    question of catch-up.
+    """
+    base = max(plan.cursor_at, plan.standing.seen_at or plan.cursor_at)
+    following = rule.schedule.next(base)
+    return plan.standing.now if following is not None and following <= plan.standing.now else base
+
+
+def _verdict(plan: Plan, rule: Rule, scheduled_at: datetime, following: datetime | None) -> Verdict:
+    """On time within grace, which ends in any case when the next occurrence is due."""
+    now = plan.standing.now
+    if following is not None and following <= now:
+        return "caught_up"
+    return "on_time" if now - scheduled_at <= timedelta(seconds=rule.policy.grace) else "caught_up"
+
+
+def _span(
+    plan: Plan,
+    rule: Rule,
+    until: datetime,
+    cause: str,
+    *,
+    into_at: datetime | None = None,
+    to_the_end: bool = False,
+) -> int:
+    """One span over everything nominal in ``(cursor, until]``; none where nothing is, unless it closes a part."""
+    if until <= plan.cursor_at:
+        return 0
+    count = rule.schedule.count(plan.cursor_at, until)
+    if count == 0 and not to_the_end:
+        return 0
+    hi = until
+    if not to_the_end:
+        last = rule.schedule.previous(until + _TICK)
+        assert last is not None
+        hi = last
+    plan.spans.append(
+        PlannedSpan(lo=plan.cursor_at, hi=hi, count=count, cause=cause, rule=rule, into_at=into_at)
+    )
+    plan.cursor_at = hi
+    return count
+
+
+def _close(plan: Plan, rule: Rule, until: datetime) -> None:
+    """End a revision's part of the time line at its boundary, with nothing left in it."""
+    if until > plan.cursor_at:
+        _span(plan, rule, until, "ended", to_the_end=True)
+
+
+def _still_owed(plan: Plan, rule: Rule, horizon: datetime, reason: Reason) -> None:
+    following = rule.schedule.next(plan.cursor_at)
+    if following is not None and following <= horizon:
+        plan.waits_for = reason
+
+
+def _last(schedule: Schedule, first: datetime, until: datetime) -> datetime:
+    """The newest instant up to ``until``, given the first one."""
+    following = schedule.next(first)
+    if following is None or following > until:
+        return first
+    last = schedule.previous(until + _TICK)
+    assert last is not None
+    return last
+
+
+def _look_ahead(plan: Plan) -> None:
+    """When the job is due next, and when a scheduler should look at it."""
+    rule, now = plan.rule, plan.standing.now
+    if rule.removed:
+        return
+    plan.due_at = rule.schedule.next(plan.cursor_at)
+    if rule.paused:
+        plan.wake_at = rule.until_at
+    elif plan.waits_for == "limit":
+        plan.wake_at = now + PAUSE_AT_LIMIT
+    elif plan.live or plan.waits_for == "busy":
+        plan.wake_at = None
+    elif plan.waits_for == "more":
+        plan.wake_at = now
+    else:
+        plan.wake_at = min((at for at in (plan.due_at, rule.until_at) if at is not None), default=None)
+        plan.ended = plan.due_at is None and rule.until_at is None

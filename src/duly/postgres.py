@@ -1,0 +1,316 @@
+"""The one way to the database: pool, transactions, named statements, migrations.
+
+Only :meth:`Database.transaction` commits. It runs COMMIT to its end even when the waiting task is cancelled,
+because an interrupted COMMIT has an unknown outcome. Statements live in ``.sql`` files beside the room that
+owns the tables and are named there; each is given the two parameters of the clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import cache
+from importlib import resources
+from typing import Any, LiteralString, TypeAlias, TypeVar, cast
+
+import psycopg
+from psycopg.rows import DictRow, dict_row
+from psycopg_pool import AsyncConnectionPool, PoolTimeout
+
+from duly.clock import Clock
+from duly.errors import (
+    AccessDenied,
+    DatabaseError,
+    DulyError,
+    SchemaMissing,
+    SchemaTooNew,
+    ServerTooOld,
+    Unreachable,
+)
+
+Row: TypeAlias = DictRow
+Connection: TypeAlias = psycopg.AsyncConnection[DictRow]
+
+T = TypeVar("T")
+
+OLDEST_SERVER = 150000
+_NAME = re.compile(r"^-- name: (\w+)$")
+_PASSWORD = re.compile(r"(://[^:/@\s]*):[^@/\s]*@|(password\s*=\s*)('(?:[^'\\]|\\.)*'|\S+)", re.IGNORECASE)
+
+
+@cache
+def statements(room: str) -> Mapping[str, str]:
+    """The named statements of ``duly/ROOM.sql``, in the order of the file."""
+    text = resources.files("duly").joinpath(f"{room}.sql").read_text(encoding="utf-8")
+    found: dict[str, list[str]] = {}
+    lines: list[str] | None = None
+    for line in text.splitlines():
+        match = _NAME.match(line)
+        if match:
+            lines = found.setdefault(match.group(1), [])
+        elif lines is not None and not line.startswith("--"):
+            lines.append(line)
+    return {name: "\n".join(body).strip().rstrip(";") for name, body in found.items()}
+
+
+def without_password(url: str) -> str:
+    """The address as it may be shown: whatever stood for a password is gone."""
+    return _PASSWORD.sub(lambda m: f"{m.group(1)}@" if m.group(1) else f"{m.group(2)}***", url)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Migration:
+    """One step of the schema, forward only."""
+
+    version: int
+    name: str
+    sql: str
+
+
+@cache
+def migrations() -> Sequence[Migration]:
+    """Every migration there is, in order."""
+    folder = resources.files("duly").joinpath("migrations")
+    names = sorted(entry.name for entry in folder.iterdir() if re.match(r"^\d{4}_\w+\.sql$", entry.name))
+    return [
+        Migration(version=int(name[:4]), name=name, sql=folder.joinpath(name).read_text(encoding="utf-8"))
+        for name in names
+    ]
+
+
+SCHEMA_VERSION = migrations()[-1].version
+
+
+class Database:
+    """A pool of connections to one database, and the clock that its statements are given.
+
+    ``url`` is anything libpq takes; ``pool_size`` bounds the connections of this process's loop.
+    """
+
+    def __init__(self, url: str, *, clock: Clock, pool_size: int = 8, name: str = "duly") -> None:
+        self.url = url
+        self.clock = clock
+        self._pool: AsyncConnectionPool[Connection] = AsyncConnectionPool(
+            url,
+            open=False,
+            min_size=1,
+            max_size=pool_size,
+            timeout=10.0,
+            max_idle=120.0,
+            reconnect_timeout=5.0,
+            check=AsyncConnectionPool.check_connection,
+            connection_class=cast("type[Connection]", psycopg.AsyncConnection),
+            kwargs=connection_arguments(name),
+        )
+
+    async def open(self) -> None:
+        """Open the pool; raises Unreachable, AccessDenied or ServerTooOld with what to do next."""
+        await self._probe()
+        await self._pool.open(wait=True, timeout=10.0)
+
+    async def close(self) -> None:
+        """Give every connection back."""
+        await self._pool.close(timeout=5.0)
+
+    async def __aenter__(self) -> Database:
+        await self.open()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def _probe(self) -> None:
+        connection = await connect(self.url, name="duly probe")
+        try:
+            row = await (await connection.execute(_literal(statements("postgres")["server"]))).fetchone()
+        finally:
+            await connection.close()
+        assert row is not None
+        if row["version_number"] < OLDEST_SERVER:
+            raise ServerTooOld(
+                f"{without_password(self.url)} runs PostgreSQL {row['version']}; duly needs 15 or newer"
+            )
+        if row["standby"]:
+            raise Unreachable(
+                f"{without_password(self.url)} is a standby, which cannot be written",
+                hint="give the address of the primary, or add target_session_attrs=read-write",
+            )
+
+    def given(self, parameters: Mapping[str, object]) -> dict[str, object]:
+        """The parameters of a statement with the clock's two added."""
+        return {**self.clock.parameters(), **parameters}
+
+    @asynccontextmanager
+    async def connection(self) -> AsyncIterator[Connection]:
+        """A pooled connection in autocommit; faults of the way there become a DatabaseError."""
+        try:
+            async with self._pool.connection() as connection:
+                yield connection
+        except PoolTimeout as error:
+            raise Unreachable(
+                f"no connection to {without_password(self.url)} within 10 s",
+                hint="is the server up, and does it allow enough connections?",
+            ) from error
+
+    @asynccontextmanager
+    async def transaction(self, opening: str = "begin") -> AsyncIterator[Connection]:
+        """One transaction: all of it is committed when the block ends, or nothing is.
+
+        A cancellation that arrives during COMMIT is raised after the COMMIT has ended. An error of COMMIT
+        itself means that the outcome is unknown: re-read, never write again under a fresh identity.
+        """
+        async with self.connection() as connection:
+            await connection.execute(_literal(statements("postgres")[opening]))
+            try:
+                yield connection
+            except BaseException:
+                with suppress(psycopg.Error):
+                    await _to_its_end(connection.rollback())
+                raise
+            await _to_its_end(connection.commit())
+
+    async def rows(self, connection: Connection, room: str, name: str, /, **parameters: object) -> list[Row]:
+        """Every row of one named statement."""
+        cursor = await connection.execute(
+            _literal(statements(room)[name]), self.given(parameters), binary=True
+        )
+        return await cursor.fetchall() if cursor.description else []
+
+    async def row(self, connection: Connection, room: str, name: str, /, **parameters: object) -> Row | None:
+        """The first row of one named statement, or None."""
+        found = await self.rows(connection, room, name, **parameters)
+        return found[0] if found else None
+
+    async def now(self, connection: Connection) -> datetime:
+        """The database's instant, after whatever locks are held."""
+        row = await self.row(connection, "postgres", "clock")
+        assert row is not None
+        return cast(datetime, row["at"])
+
+    async def nudge(self, channel: str) -> None:
+        """Wake the loops that listen to ``channel``; never needed, so its faults are of no consequence."""
+        with suppress(psycopg.Error, DulyError):
+            async with self.connection() as connection:
+                await self.rows(connection, "postgres", "nudge", channel=channel)
+
+    async def check_schema(self) -> None:
+        """Raise SchemaMissing or SchemaTooNew unless the schema is the one this code was made for."""
+        async with self.connection() as connection:
+            version = await self._schema_version(connection)
+        if version < SCHEMA_VERSION:
+            raise SchemaMissing(
+                f"the schema in {without_password(self.url)} is "
+                + ("absent" if version == 0 else f"at {version}, older than {SCHEMA_VERSION}"),
+                hint="run `duly migrate` once, then start again",
+            )
+        _refuse_newer(version)
+
+    async def _schema_version(self, connection: Connection) -> int:
+        present = await self.row(connection, "postgres", "schema_present")
+        if not present or not present["present"]:
+            return 0
+        row = await self.row(connection, "postgres", "schema_version")
+        return int(row["schema_version"]) if row else 0
+
+    async def pending(self) -> list[Migration]:
+        """The migrations that this database still lacks."""
+        async with self.connection() as connection:
+            version = await self._schema_version(connection)
+        _refuse_newer(version)
+        return [step for step in migrations() if step.version > version]
+
+    async def migrate(self) -> list[Migration]:
+        """Bring the schema to this code's version, under a lock, all or nothing; returns what was applied."""
+        applied: list[Migration] = []
+        async with self.transaction("begin_long") as connection:
+            await self.rows(connection, "postgres", "migration_lock")
+            version = await self._schema_version(connection)
+            _refuse_newer(version)
+            for step in migrations():
+                if step.version <= version:
+                    continue
+                await connection.execute(_literal(step.sql))
+                name = "schema_created" if step.version == 1 else "schema_raised"
+                await self.rows(connection, "postgres", name, version=step.version)
+                applied.append(step)
+        await self.make_partitions()
+        return applied
+
+    async def make_partitions(self) -> None:
+        """Make this month's and the next month's partitions, each in a short transaction of its own."""
+        async with self.connection() as connection:
+            now = await self.now(connection)
+        for ahead in (timedelta(0), timedelta(days=31)):
+            with suppress(psycopg.errors.LockNotAvailable, psycopg.errors.CheckViolation):
+                async with self.transaction() as connection:
+                    await self.rows(connection, "postgres", "partition", month=now + ahead)
+
+
+def connection_arguments(name: str) -> dict[str, Any]:
+    """How every connection is made: dead peers are noticed within seconds, nothing is prepared by name."""
+    return {
+        "autocommit": True,
+        "prepare_threshold": None,
+        "row_factory": dict_row,
+        "application_name": name,
+        "options": "-c timezone=UTC",
+        "connect_timeout": 5,
+        "tcp_user_timeout": 5000,
+        "keepalives_idle": 2,
+        "keepalives_interval": 1,
+        "keepalives_count": 3,
+    }
+
+
+async def connect(url: str, *, name: str) -> Connection:
+    """One connection outside the pool; raises Unreachable or AccessDenied in words."""
+    try:
+        return await psycopg.AsyncConnection.connect(url, **connection_arguments(name))
+    except psycopg.OperationalError as error:
+        raise refusal(url, error) from error
+
+
+def refusal(url: str, error: Exception) -> DatabaseError:
+    """The DatabaseError that says in words why ``url`` cannot be used; it never holds a password."""
+    said = without_password(str(error)).strip().replace("\n", " ")
+    shown = without_password(url)
+    if "password" in said or "authentication" in said or "role" in said or "permission" in said:
+        return AccessDenied(f"{shown} refuses this user: {said}", hint="check user, password and pg_hba.conf")
+    return Unreachable(f"no PostgreSQL answers at {shown}: {said}", hint="is the server up?")
+
+
+def _refuse_newer(version: int) -> None:
+    if version > SCHEMA_VERSION:
+        raise SchemaTooNew(
+            f"the schema is at {version}, this duly knows only {SCHEMA_VERSION}",
+            hint="use the newer duly that made it",
+        )
+
+
+async def _to_its_end(work: Coroutine[Any, Any, T]) -> T:
+    """Await ``work`` to its end; a cancellation meanwhile is raised afterwards, never into it."""
+    task = asyncio.ensure_future(work)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError as error:
+            if task.cancelled():
+                raise
+            cancelled = error
+        except Exception:
+            break
+    if cancelled is not None:
+        with suppress(Exception):
+            task.result()
+        raise cancelled
+    return task.result()
+
+
+def _literal(sql: str) -> LiteralString:
+    """A statement from our own file, which is as constant as a literal."""
+    return sql

@@ -1,0 +1,62 @@
+-- Statements about the connection and the schema as a whole.
+
+-- name: begin
+-- Opens a deciding transaction with its bounds; they end with it, so nothing is left in the session.
+begin; set local statement_timeout = '3s'; set local lock_timeout = '1s'; set local idle_in_transaction_session_timeout = '2s'
+
+-- name: begin_long
+-- Opens a transaction that may read or write for longer: migrations, audits, large registrations.
+begin; set local lock_timeout = '10s'; set local idle_in_transaction_session_timeout = '120s'
+
+-- name: begin_snapshot
+-- Opens a reading transaction in which every statement sees the same instant of the ledger.
+begin isolation level repeatable read read only; set local idle_in_transaction_session_timeout = '120s'
+
+-- name: commit
+commit
+
+-- name: rollback
+rollback
+
+-- name: server
+-- Which server is this, and what does its clock say?
+select current_setting('server_version_num')::integer as version_number,
+       current_setting('server_version') as version,
+       pg_is_in_recovery() as standby,
+       duly.at as at
+  from (select clock_timestamp() as at) as duly
+
+-- name: clock
+-- The database's instant, read now.
+select duly.clock(%(at)s::timestamptz, %(shift)s::double precision) as at
+
+-- name: schema_present
+-- Is there a schema of duly at all?
+select to_regclass('duly.meta') is not null as present
+
+-- name: schema_version
+-- How far is the schema?
+select meta.schema_version from duly.meta
+
+-- name: migration_lock
+-- One migration at a time, for as long as this transaction lives.
+select pg_advisory_xact_lock(3674211408)
+
+-- name: schema_created
+-- Says which history this is.
+insert into duly.meta (one, schema_version, incarnation, system_identifier, timeline, created_at)
+select true, %(version)s::integer, gen_random_uuid(), control.system_identifier, checkpoint.timeline_id,
+       duly.clock(%(at)s::timestamptz, %(shift)s::double precision)
+  from pg_control_system() as control
+ cross join pg_control_checkpoint() as checkpoint
+
+-- name: schema_raised
+update duly.meta set schema_version = %(version)s::integer
+
+-- name: partition
+-- Makes the partitions of the month that holds an instant, a period ahead.
+select duly.partition(%(month)s::timestamptz) as made
+
+-- name: nudge
+-- Wakes the other loops; in a transaction of its own and never needed.
+select pg_notify(%(channel)s::text, '')

@@ -1,0 +1,123 @@
+"""Log fields and events: every name in one table."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Any, Protocol
+from uuid import UUID
+
+EVENTS: Mapping[str, str] = {
+    "starting": "a process begins",
+    "database": "the ledger's address is known and it answers",
+    "registered": "a job was registered or edited",
+    "ready": "the loops are about to turn",
+    "settled": "what was missed or fell due while busy has its verdict",
+    "decided": "one deciding transaction was committed",
+    "started": "an attempt begins",
+    "succeeded": "an attempt ended well",
+    "failed": "a run ended in an error",
+    "retrying": "an attempt ended in an error and another will follow",
+    "lost": "an attempt's worker is gone",
+    "fenced": "an attempt had lost its run; its outcome was not recorded",
+    "cancelled": "an attempt was cancelled",
+    "timed_out": "an attempt ran out of its time",
+    "parked": "a job waits for a person",
+    "clock": "this process's clock, or time itself, is not the usual one",
+    "database_lost": "the database does not answer",
+    "database_back": "the database answers again",
+    "draining": "no new work is taken",
+    "stopped": "the process ends",
+}
+
+
+class Sink(Protocol):
+    """Where events go."""
+
+    def __call__(self, event: Mapping[str, Any], /) -> None: ...
+
+
+class Events:
+    """Emits events with the keys that all of them share; safe from any thread.
+
+    ``only`` narrows what is emitted; ``now`` gives the instant that each event carries.
+    """
+
+    def __init__(
+        self,
+        *,
+        process: UUID,
+        role: str,
+        pid: int,
+        now: Callable[[], datetime],
+        sink: Sink,
+        only: frozenset[str] | None = None,
+    ) -> None:
+        self.process = process
+        self.role = role
+        self.pid = pid
+        self._now = now
+        self._sink = sink
+        self._only = only
+        self._lock = threading.Lock()
+
+    def wants(self, event: str) -> bool:
+        """Would anybody see this event?"""
+        return self._only is None or event in self._only
+
+    def emit(self, event: str, **facts: Any) -> None:
+        """Emit one event of the table with its facts."""
+        assert event in EVENTS, f"{event} is not in the table of events"
+        if not self.wants(event):
+            return
+        record = {
+            "event": event,
+            "at": stamp(self._now()),
+            "process": str(self.process),
+            "role": self.role,
+            "pid": self.pid,
+            **{key: plain(value) for key, value in facts.items()},
+        }
+        with self._lock:
+            self._sink(record)
+
+
+def plain(value: Any) -> Any:
+    """A fact as JSON can hold it."""
+    if isinstance(value, datetime):
+        return stamp(value)
+    if isinstance(value, UUID):
+        return str(value)
+    if isinstance(value, float):
+        return round(value, 6)
+    return value
+
+
+def stamp(instant: datetime) -> str:
+    """RFC 3339 in UTC with ``Z``, a fraction only when not zero."""
+    text = instant.replace(tzinfo=None).isoformat(timespec="microseconds")
+    return (text.rstrip("0").rstrip(".") if instant.microsecond else text[:-7]) + "Z"
+
+
+def json_lines(record: Mapping[str, Any]) -> None:
+    """A sink: one JSON object a line on standard output, flushed."""
+    sys.stdout.write(json.dumps(record, ensure_ascii=False, default=str) + "\n")
+    sys.stdout.flush()
+
+
+def words(record: Mapping[str, Any]) -> str:
+    """One plain line that contains the event's word."""
+    shared = {"event", "at", "process", "role", "pid"}
+    facts = " ".join(
+        f"{key}={value}" for key, value in record.items() if key not in shared and value is not None
+    )
+    return f"{record['at']} {record['event']:<10} {facts}".rstrip()
+
+
+def plain_lines(record: Mapping[str, Any]) -> None:
+    """A sink: one plain line an event on standard output, flushed."""
+    sys.stdout.write(words(record) + "\n")
+    sys.stdout.flush()
