@@ -26,13 +26,18 @@ _STATEMENT = re.compile(
     re.VERBOSE | re.IGNORECASE,
 )
 
+# A cluster is made in single-user mode, before there is a server that a named statement could be sent to.
+_BEFORE_THE_SERVER = ("src/duly/embedded/cluster.py", "create database ")
+
 
 def test_no_python_file_holds_a_statement() -> None:
     found = [
         f"{name(path)}:{node.lineno} {node.value[:60]!r}"
         for path in files(".py", under=SOURCE)
         for node in strings(tree(path))
-        if _STATEMENT.match(str(node.value)) and not re.match(r"^Select\s", str(node.value))
+        if _STATEMENT.match(str(node.value))
+        and not re.match(r"^Select\s", str(node.value))
+        and (name(path), node.value) != _BEFORE_THE_SERVER
     ]
     assert found == []
 
