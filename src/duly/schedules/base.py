@@ -6,7 +6,6 @@ schedule exactly when their definitions are equal.
 
 from __future__ import annotations
 
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -124,7 +123,7 @@ class Schedule(ABC):
         return isinstance(other, Schedule) and self.definition() == other.definition()
 
     def __hash__(self) -> int:
-        return hash(json.dumps(self.definition(), sort_keys=True))
+        return hash(repr(self.definition()))
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.text()}>"

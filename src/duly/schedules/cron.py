@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any, ClassVar, cast, get_args
 
 from duly.errors import NeverFires, ScheduleError
-from duly.schedules import timeline, wording
+from duly.schedules import timeline
 from duly.schedules.base import EARLIEST, LATEST, SECOND, Note, Schedule, micros
 from duly.schedules.expression import NICKNAMES, Expression, Values, read
 from duly.schedules.timeline import Fold, Gap, Rules, Stretch
@@ -72,9 +72,13 @@ class Cron(Schedule):
         return self.expr
 
     def words(self) -> str:
+        from duly.schedules import wording  # late: the loops never need words
+
         return f"{wording.expression(self.expression)} ({self.zone})"
 
     def notes(self, a: datetime, b: datetime) -> list[Note]:
+        from duly.schedules import wording
+
         lo, hi = micros(a) // SECOND + 1, micros(b) // SECOND + 1
         changes = self._zone.transitions(lo, min(hi, lo + HORIZON))
         found = wording.rules(self.expression)

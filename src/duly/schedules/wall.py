@@ -133,6 +133,12 @@ class DayTimes:
         minute, second = divmod(rest, len(self._seconds))
         return self._hours[hour] * 3600 + self._minutes[minute] * 60 + self._seconds[second]
 
+    def within(self, lo: int, hi: int) -> list[int]:
+        """The members in ``[lo, hi)``."""
+        hours = [hour * 3600 for hour in self._hours if lo - 3600 < hour * 3600 < hi]
+        marks = [minute * 60 + second for minute in self._minutes for second in self._seconds]
+        return [hour + mark for hour in hours for mark in marks if lo <= hour + mark < hi]
+
 
 def _below(values: Sequence[int], end: int) -> tuple[int, ...]:
     """For each x in 0..end: how many values are smaller than x."""
@@ -161,9 +167,14 @@ class WallTimes:
         return None if ordinal is None else (ordinal - UNIX_DAY) * DAY + self._times.select(rest)
 
     def within(self, lo: int, hi: int) -> list[int]:
-        """The members in ``[lo, hi)``, as a list: only for short spans."""
-        found = (self.select(k) for k in range(self.rank(lo), self.rank(hi)))
-        return [local for local in found if local is not None]
+        """The members in ``[lo, hi)``, as a list: only for the few hours around a change of the clocks."""
+        found: list[int] = []
+        for day in range(lo // DAY, (hi - 1) // DAY + 1):
+            if self._dates.locate(day + UNIX_DAY)[1]:
+                begin = day * DAY
+                seconds = self._times.within(max(lo - begin, 0), min(hi - begin, DAY))
+                found.extend(begin + second for second in seconds)
+        return found
 
 
 @lru_cache(maxsize=512)

@@ -7,7 +7,7 @@ give two answers for one occurrence. Instants are whole seconds since 1970-01-01
 from __future__ import annotations
 
 import os
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import lru_cache
 from zoneinfo import ZoneInfo
 
@@ -15,7 +15,6 @@ import tzdata  # type: ignore[import-untyped]
 
 from duly.errors import UnknownZone
 
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 DAY = 86_400
 
 # Offsets are asked of ZoneInfo only where datetime can express the answer; beyond, no rule changes.
@@ -26,6 +25,7 @@ LAST = 253_402_300_799 - 2 * DAY
 # gone back to its old offset is 601,200 s (Recife 2000, Gaza 2040), so nothing slips through
 # (held by tests/unit/schedules/test_zones.py over every zone of the package).
 GRID = 6 * DAY
+QUARTER = 900
 
 # Work is kept per span of 2**25 s (388 days).
 SPAN_BITS = 25
@@ -40,21 +40,23 @@ Transition = tuple[int, int, int]
 class Zone:
     """One time zone: the offset at an instant, and the transitions between two instants."""
 
-    __slots__ = ("_info", "_spans", "fixed", "name")
+    __slots__ = ("_epoch", "_info", "_spans", "fixed", "name")
 
     def __init__(self, name: str, info: ZoneInfo) -> None:
         self.name = name
         self._info = info
+        self._epoch = datetime(1970, 1, 1, tzinfo=info)
         offset = info.utcoffset(None)
         self.fixed: int | None = None if offset is None else _seconds(offset)
         self._spans: dict[int, tuple[Transition, ...]] = {}
 
     def offset(self, at: int) -> int:
         """Seconds east of Greenwich in force at ``at``."""
-        if self.fixed is not None:
-            return self.fixed
-        local = (EPOCH + timedelta(seconds=min(max(at, FIRST), LAST))).astimezone(self._info)
-        return _seconds(local.utcoffset())
+        return _seconds(self._offset(min(max(at, FIRST), LAST)))
+
+    def _offset(self, at: int) -> timedelta | None:
+        # fromutc takes UTC figures that carry the zone already; this is the quickest door into ZoneInfo.
+        return self._info.fromutc(self._epoch + timedelta(seconds=at)).utcoffset()
 
     def transitions(self, lo: int, hi: int) -> list[Transition]:
         """Every change of offset in ``[lo, hi)``, oldest first."""
@@ -73,29 +75,41 @@ class Zone:
         return known
 
     def _search(self, lo: int, hi: int) -> list[Transition]:
-        """The transitions at ``lo < t <= hi - 1`` and at ``lo`` itself, by bisection between grid points."""
+        """The transitions in ``[lo, hi)``, by bisection between grid points."""
+        left, end = max(lo - 1, FIRST), min(hi - 1, LAST)
+        before = self._offset(left)
         found = []
-        left, before = lo - 1, self.offset(lo - 1)
-        while left < hi - 1:
-            right = min(left + GRID, hi - 1)
-            after = self.offset(right)
+        while left < end:
+            right = min(left + GRID, end)
+            after = self._offset(right)
             if after != before:
                 found.extend(self._between(left, right, before, after))
             left, before = right, after
         return found
 
-    def _between(self, left: int, right: int, before: int, after: int) -> list[Transition]:
+    def _between(
+        self, left: int, right: int, before: timedelta | None, after: timedelta | None
+    ) -> list[Transition]:
         """All changes in ``(left, right]``, where the offsets at both ends are known and differ."""
-        lo, hi = left, right
+        at = self._first_change(left, right, before)
+        then = self._offset(at)
+        first = [(at, _seconds(before), _seconds(then))]
+        return first if then == after else first + self._between(at, right, then, after)
+
+    def _first_change(self, left: int, right: int, before: timedelta | None) -> int:
+        """The first instant in ``(left, right]`` whose offset is no longer ``before``."""
+        # Nearly all changes come at a quarter of an hour; those before 1900 do at any second.
+        lo, hi = left // QUARTER, -(-right // QUARTER)
         while hi - lo > 1:
             middle = (lo + hi) // 2
-            if self.offset(middle) == before:
-                lo = middle
-            else:
-                hi = middle
-        then = self.offset(hi)
-        first = [(hi, before, then)]
-        return first if then == after else first + self._between(hi, right, then, after)
+            lo, hi = (middle, hi) if self._offset(middle * QUARTER) == before else (lo, middle)
+        lo, hi = max(left, lo * QUARTER), min(right, hi * QUARTER)
+        if self._offset(hi - 1) == before:
+            return hi
+        while hi - lo > 1:
+            middle = (lo + hi) // 2
+            lo, hi = (middle, hi) if self._offset(middle) == before else (lo, middle)
+        return hi
 
 
 @lru_cache(maxsize=1024)
