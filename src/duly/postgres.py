@@ -241,11 +241,15 @@ class Database:
         return applied
 
     async def make_partitions(self) -> None:
-        """Make this month's and the next month's partitions, each in a short transaction of its own."""
+        """Make this month's and the next month's partitions, each in a short transaction of its own.
+
+        Another process may make the same one at this moment; whoever comes second has nothing left to do.
+        """
         async with self.connection() as connection:
             now = await self.now(connection)
+        made_by_another = (psycopg.errors.UniqueViolation, psycopg.errors.DuplicateTable)
         for ahead in (timedelta(0), timedelta(days=31)):
-            with suppress(psycopg.errors.LockNotAvailable, psycopg.errors.CheckViolation):
+            with suppress(psycopg.errors.LockNotAvailable, psycopg.errors.CheckViolation, *made_by_another):
                 async with self.transaction() as connection:
                     await self.rows(connection, "postgres", "partition", month=now + ahead)
 
