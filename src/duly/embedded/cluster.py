@@ -70,6 +70,11 @@ def make(place: Place, keeper: Keeper) -> None:
         single = [str(place.bin / "postgres"), "--single", "-D", str(new), "-c", "exit_on_error=true"]
         _succeed(guise, [*single, "template1"], given=f"create database {DATABASE}\n")
         new.rename(place.cluster)
+        parent = os.open(place.data, os.O_RDONLY)
+        try:
+            os.fsync(parent)
+        finally:
+            os.close(parent)
     finally:
         shutil.rmtree(new, ignore_errors=True)
 

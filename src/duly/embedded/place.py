@@ -139,7 +139,11 @@ def server_lives(place: Place) -> bool:
 def telling(said: str) -> str:
     """The last lines that tell something, in one line."""
     lines = [line for line in said.splitlines() if line.strip()]
-    grave = [line for line in lines if re.search(r"\b(FATAL|PANIC|ERROR|error|DETAIL|HINT)\b", line)]
+    grave = [
+        line
+        for line in lines
+        if re.search(r"\b(FATAL|PANIC|ERROR|error|DETAIL|HINT|invalid|could not)\b", line)
+    ]
     return one_line(" / ".join((grave or lines)[-4:])) or "it said nothing"
 
 

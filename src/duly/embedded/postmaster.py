@@ -52,11 +52,11 @@ def _pid_file(place: Place) -> list[str]:
         return []
 
 
-def ask(place: Place) -> tuple[Server | None, str]:
+def ask(place: Place, *, patience: float = 5.0) -> tuple[Server | None, str]:
     """The server, if one answers and says that it serves this very cluster; else why not, in its words.
 
     A pid proves nothing: it may be another program's by now. The file only says where to ask: under another
-    temporary directory the server of a long path has its socket elsewhere.
+    temporary directory the server of a long path has its socket elsewhere. Waits ``patience`` seconds, 2 to 5.
     """
     lines = _pid_file(place)
     socket = Path(lines[4]) if len(lines) > 4 and lines[4].startswith("/") else place.socket
@@ -65,7 +65,9 @@ def ask(place: Place) -> tuple[Server | None, str]:
         return None, "there is no socket"
     url = url_of(socket, port)
     try:
-        with psycopg.connect(url, connect_timeout=5, autocommit=True) as connection:
+        with psycopg.connect(
+            url, connect_timeout=max(2, min(5, int(patience))), autocommit=True
+        ) as connection:
             rows = [
                 connection.execute(f"show {name}").fetchone() for name in ("data_directory", "server_version")
             ]
@@ -125,7 +127,7 @@ def _title_in(place: Place, pid: str) -> str | None:
 
 def ensure(place: Place, deadline: Deadline) -> Server:
     """The server answers; start it, wait for one that starts or recovers, or clear what a dead one left."""
-    server, _ = ask(place)
+    server, _ = ask(place, patience=deadline.left())
     if server is not None:
         return server
     keeper = Keeper.of(place)
@@ -140,7 +142,7 @@ def ensure(place: Place, deadline: Deadline) -> Server:
             launched_at = _launch(place, keeper)
         elif launched_at is None:
             end_orphans(place)
-        server, why = ask(place)
+        server, why = ask(place, patience=deadline.left())
         if server is not None:
             return server
         deadline.pause(
