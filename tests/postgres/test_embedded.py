@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import shutil
 import signal
 import stat
@@ -36,9 +37,12 @@ def data(tmp_path: Path) -> Iterator[Path]:
 def _made() -> Iterator[Path]:
     """One cluster that was made and stopped, to be copied: making one takes most of a second."""
     parent = Path(tempfile.mkdtemp(prefix="duly-made-"))
-    embedded.hold(parent / ".duly").release()
-    yield parent / ".duly"
-    shutil.rmtree(parent)
+    try:
+        embedded.hold(parent / ".duly").release()
+        yield parent / ".duly"
+    finally:
+        embedded.stop(parent / ".duly")
+        shutil.rmtree(parent)
 
 
 @pytest.fixture
@@ -289,18 +293,20 @@ def test_info_and_stop_make_nothing(data: Path) -> None:
     assert not data.exists()
 
 
-def test_a_script_gets_the_answer_of_start_though_the_server_lives_on(made: Path, tmp_path: Path) -> None:
-    """Neither the caller's pipes nor its open files are handed to the server."""
-    with (tmp_path / "mine").open("w") as mine:
-        said = subprocess.run(
-            [sys.executable, Path(__file__).with_name("embedded_processes.py"), "start", made],
-            capture_output=True, text=True, timeout=30, check=True, pass_fds=(mine.fileno(),),
-        )  # fmt: skip
-    server = embedded.info(made)
-    assert said.stdout.strip() == f'{{"pid": {server.pid}}}'
-    opened = {os.readlink(f"/proc/{server.pid}/fd/{fd}") for fd in os.listdir(f"/proc/{server.pid}/fd")}
-    assert str(made / "postgres.log") in opened
-    assert str(tmp_path / "mine") not in opened
+def test_a_script_gets_the_answer_of_start_though_the_server_lives_on(made: Path) -> None:
+    """Neither the caller's outputs nor its other open files are handed to the server."""
+    reader, writer = os.pipe()
+    script = Path(__file__).with_name("embedded_processes.py")
+    said = subprocess.run(
+        [sys.executable, script, "start", made],
+        capture_output=True, text=True, timeout=30, check=True, pass_fds=(writer,),
+    )  # fmt: skip
+    assert said.stdout.strip() == f'{{"pid": {embedded.info(made).pid}}}'
+    os.close(writer)
+    ready, _, _ = select.select([reader], [], [], 5)
+    assert ready  # at its end, as nobody has it open for writing any more
+    assert os.read(reader, 1) == b""
+    os.close(reader)
 
 
 def test_an_initdb_that_was_killed_leaves_nothing_that_is_taken_for_a_cluster(data: Path) -> None:
@@ -354,6 +360,17 @@ def test_what_the_server_refuses_is_told_in_its_own_words(made: Path) -> None:
         embedded.hold(made)
     assert caught.value.file == str(made / "postgres.log")
     assert "\n" not in caught.value.message
+
+
+def test_a_dropped_database_is_told_at_once_with_the_command_that_makes_it_again(made: Path) -> None:
+    server = embedded.start(made)
+    with psycopg.connect(server.url, dbname="postgres", autocommit=True) as connection:
+        connection.execute("drop database duly")
+    with pytest.raises(EmbeddedServerError, match="dropped the database") as caught:
+        embedded.hold(made)
+    subprocess.run(["/bin/sh", "-c", str(caught.value.hint)], check=True)
+    with embedded.hold(made) as held:
+        assert ask(held.server, "select 1") == 1
 
 
 def test_a_cluster_of_another_version_is_refused_by_name(made: Path) -> None:

@@ -72,6 +72,11 @@ def ask(place: Place, *, patience: float = 5.0) -> tuple[Server | None, str]:
                 connection.execute(f"show {name}").fetchone() for name in ("data_directory", "server_version")
             ]
     except psycopg.Error as error:
+        if f'database "{DATABASE}" does not exist' in str(error):
+            raise EmbeddedServerError(
+                f"somebody dropped the database {DATABASE} of the server in {place.data}",
+                hint=f"{place.bin / 'createdb'} -h '{socket}' -p {port} -U {ROLE} {DATABASE}",
+            ) from None
         return None, one_line(str(error))
     directory, version = (str(row[0]) if row else "" for row in rows)
     if not (os.path.isdir(directory) and os.path.samefile(directory, place.cluster)):
