@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from datetime import datetime, timedelta
 from typing import Any, ClassVar
 
@@ -14,6 +13,7 @@ MILLISECOND = 1_000
 SHORTEST = 100 * MILLISECOND
 LONGEST = 36_525 * 86_400 * SECOND
 """Bounds of an interval: a tenth of a second, which a scheduler can still keep, and 100 years."""
+_BOUNDS = "from 0.1 s to 100 years (3155760000 s)"
 
 _UNITS = (("w", 604_800), ("d", 86_400), ("h", 3_600), ("m", 60))
 _NAMES = {"w": "week", "d": "day", "h": "hour", "m": "minute", "s": "second"}
@@ -132,9 +132,7 @@ def checked(step: int, expr: str) -> int:
     """The length in microseconds if it lies within the bounds; raises ScheduleError otherwise."""
     if not SHORTEST <= step <= LONGEST:
         said = f"{step / SECOND:g} s"
-        raise ScheduleError(
-            f"an interval of {said} cannot be kept", expr=expr, hint="from 0.1 s to 100 years (3155760000 s)"
-        )
+        raise ScheduleError(f"an interval of {said} cannot be kept", expr=expr, hint=_BOUNDS)
     if step % MILLISECOND:
         raise ScheduleError("an interval finer than a millisecond", expr=expr, hint="use whole milliseconds")
     return step
@@ -154,9 +152,10 @@ def _length(parts: dict[str, float], expr: str) -> int:
     sizes = {"weeks": 604_800, "days": 86_400, "hours": 3_600, "minutes": 60, "seconds": 1}
     total = 0
     for name, value in parts.items():
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
             raise ScheduleError(f"{name}={value!r} is not a number", expr=expr, hint="write every(seconds=5)")
-        total += (
-            value * sizes[name] * SECOND if isinstance(value, int) else round(value * sizes[name] * SECOND)
-        )
+        if abs(value) > LONGEST:
+            raise ScheduleError(f"{name} is larger than any interval", expr=expr, hint=_BOUNDS)
+        micros_each = sizes[name] * SECOND
+        total += value * micros_each if isinstance(value, int) else round(value * micros_each)
     return total

@@ -1,0 +1,72 @@
+"""Schedules in words, and notes on what a person may not expect."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from duly.schedules import Schedule, bounded, cron, every, never, once
+
+YEAR = datetime(2027, 1, 1, tzinfo=UTC), datetime(2028, 1, 1, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "words"),
+    [
+        (cron("30 2 * * *", "Europe/Berlin"), "at 02:30 every day (Europe/Berlin)"),
+        (cron("0 9,17 * * MON-WED"), "at 09:00 and 17:00 on Monday, Tuesday and Wednesday (UTC)"),
+        (cron("15 30 2 * * *"), "at 02:30:15 every day (UTC)"),
+        (cron("* * * * *"), "every minute every day (UTC)"),
+        (cron("*/15 8-9 * * *"), "minute 0, 15, 30 and 45 in hour 8 and 9 every day (UTC)"),
+        (cron("*/5 * * * *"), "every minute of */5 every day (UTC)"),
+        (cron("0 0 L 2,3 *"), "at 00:00 on day the last day of the month in February and March (UTC)"),
+        (cron("0 0 13 * 5"), "at 00:00 on day 13 of the month or Friday (UTC)"),
+        (cron("0 0 */2 * 0L"), None),
+        (every(seconds=5), "every 5 seconds"),
+        (every(hours=1), "every hour"),
+        (every(seconds=0.5), "every 0.5 seconds"),
+        (never(), "never by itself"),
+        (once(YEAR[0]), "once, at 2027-01-01T00:00:00Z"),
+        (bounded(every(days=1), end=YEAR[0]), "every day until 2027-01-01T00:00:00Z"),
+    ],
+)
+def test_a_schedule_can_be_read_aloud(schedule: Schedule, words: str | None) -> None:
+    assert schedule.words() == words if words else "that is also the last Sunday" in schedule.words()
+
+
+def test_a_step_that_does_not_divide_is_told() -> None:
+    (note,) = cron("*/7 * * * *").notes(*YEAR)
+    assert (note.rule, note.at) == ("uneven", None)
+    assert "from 56 to 0 it is 4 minutes, not 7" in note.words
+    (note,) = cron("*/90 * * * *").notes(*YEAR)
+    assert "runs at minute 0 only" in note.words
+    assert cron("*/15 */6 * * *").notes(*YEAR) == []
+
+
+def test_both_changes_of_a_year_are_told_to_a_job_that_meets_them() -> None:
+    gap, fold = cron("30 2 * * *", "Europe/Berlin").notes(*YEAR)
+    assert (gap.rule, gap.at) == ("gap", datetime(2027, 3, 28, 1, tzinfo=UTC))
+    assert gap.words == (
+        "clocks in Europe/Berlin go from 2027-03-28 02:00 to 2027-03-28 03:00: 2027-03-28 02:30 exists not at all; "
+        "it runs once, at 2027-03-28 03:00, 2027-03-28T01:00:00Z (dst_gap run-after)"
+    )
+    assert (fold.rule, fold.at) == ("fold", datetime(2027, 10, 31, 1, tzinfo=UTC))
+    assert "2027-10-31 02:30 exists twice; it runs the first time only, 2027-10-31T00:30:00Z" in fold.words
+
+
+def test_a_job_that_meets_no_change_is_told_nothing() -> None:
+    assert cron("30 4 * * *", "Europe/Berlin").notes(*YEAR) == []
+    assert cron("30 2 * * *").notes(*YEAR) == []
+    assert every(seconds=5, anchor=YEAR[0]).notes(*YEAR) == []
+
+
+def test_a_job_on_real_time_is_told_so() -> None:
+    gap, fold = cron("*/15 2 * * *", "Europe/Berlin").notes(*YEAR)
+    assert "2027-03-28 02:00 and 3 more exist not at all; the job follows real time" in gap.words
+    assert "runs both times" in fold.words
+
+
+def test_notes_stay_within_the_limits_of_the_schedule() -> None:
+    limited = bounded(cron("30 2 * * *", "Europe/Berlin"), start=datetime(2027, 6, 1, tzinfo=UTC))
+    assert [note.rule for note in limited.notes(*YEAR)] == ["fold"]
