@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import signal
 import stat
 import subprocess
@@ -75,7 +76,9 @@ def ask(place: Place, *, patience: float = 5.0) -> tuple[Server | None, str]:
         if f'database "{DATABASE}" does not exist' in str(error):
             raise EmbeddedServerError(
                 f"somebody dropped the database {DATABASE} of the server in {place.data}",
-                hint=f"{place.bin / 'createdb'} -h '{socket}' -p {port} -U {ROLE} {DATABASE}",
+                hint=shlex.join(
+                    [str(place.bin / "createdb"), f"-h{socket}", f"-p{port}", f"-U{ROLE}", DATABASE]
+                ),
             ) from None
         return None, one_line(str(error))
     directory, version = (str(row[0]) if row else "" for row in rows)
