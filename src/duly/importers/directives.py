@@ -1,0 +1,128 @@
+"""Answers in the comments of a crontab: ``# duly: key=value …`` and ``# duly-default: key=value …``."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from duly.clock import parse as read_instant
+from duly.errors import DefinitionError
+
+_COMMENT = re.compile(r"[ \t]*#[ \t]*(?P<kind>duly(?:-default)?):(?P<rest>.*)")
+_NEARLY = re.compile(r"[ \t]*#[ \t]*duly[-_ ]?(?:default)?[ \t]*:?[ \t]*[a-z_]+=\S")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Directive:
+    """The answers of one comment, for the entry below it or, ``for_all``, for all entries that follow."""
+
+    for_all: bool
+    values: Mapping[str, Any]
+
+
+def directive(line: str) -> Directive | None:
+    """The answers in a comment, None where it is only a comment.
+
+    Raises DefinitionError with the column for a word that is no ``key=value``, a key that no job has, a value
+    that cannot be read, and for a comment that all but is a directive.
+    """
+    found = _COMMENT.fullmatch(line)
+    if found is None:
+        if _NEARLY.match(line):
+            raise DefinitionError(
+                "this comment all but answers something, and would be passed over",
+                hint='write "# duly: key=value" or "# duly-default: key=value"',
+            )
+        return None
+    for_all = found["kind"] == "duly-default"
+    values: dict[str, Any] = {}
+    for word, at in _words(found["rest"], found.start("rest")):
+        key, equals, text = word.partition("=")
+        if not equals or not key:
+            raise DefinitionError(f"{word!r} is no key=value", column=at, hint=_known(for_all))
+        if key not in _KEYS or (for_all and key in _OWN):
+            raise DefinitionError(
+                f"{key!r} is nothing that a directive answers", column=at, hint=_known(for_all)
+            )
+        if key in values:
+            raise DefinitionError(f"{key} is answered twice", column=at, hint="answer once")
+        values[key] = _value(key, text, at)
+    if not values:
+        raise DefinitionError("a directive without an answer", hint=_known(for_all))
+    return Directive(for_all=for_all, values=values)
+
+
+def _known(for_all: bool) -> str:
+    return "known ones: " + ", ".join(sorted(set(_KEYS) - (_OWN if for_all else set())))
+
+
+def _words(text: str, start: int) -> list[tuple[str, int]]:
+    """The words with their 1-based columns, quotes taken off."""
+    pieces = re.finditer(r"""(?:[^ \t"']|"[^"]*"|'[^']*'|["'])+""", text)
+    try:
+        return [("".join(shlex.split(piece.group())), start + piece.start() + 1) for piece in pieces]
+    except ValueError:
+        column = start + max(text.rfind('"'), text.rfind("'")) + 1
+        raise DefinitionError(
+            "a quote without its partner", column=column, hint="close it, or take it out"
+        ) from None
+
+
+def _value(key: str, text: str, at: int) -> Any:
+    try:
+        return _KEYS[key](text)
+    except (ValueError, OverflowError) as error:
+        raise DefinitionError(f"{key}={text!r} cannot be read: {error}", column=at) from None
+
+
+def _number(text: str) -> int:
+    if not re.fullmatch(r"-?[0-9]{1,9}", text):
+        raise ValueError("a whole number is needed")
+    return int(text)
+
+
+def _numbers(text: str) -> list[int]:
+    return [_number(part) for part in text.split(",")]
+
+
+def _tags(text: str) -> tuple[str, ...]:
+    return tuple(part for part in text.split(",") if part)
+
+
+def _instant(text: str) -> datetime:
+    return read_instant(text)
+
+
+_KEYS: Mapping[str, Callable[[str], Any]] = {
+    "name": str,
+    "catchup": str,
+    "tz": str,
+    "grace": str,
+    "catchup_window": str,
+    "catchup_limit": _number,
+    "overlap": str,
+    "on_resume": str,
+    "dst_gap": str,
+    "dst_fold": str,
+    "dialect": str,
+    "mechanism": str,
+    "lease": str,
+    "max_attempts": _number,
+    "on_lost": str,
+    "max_lost": _number,
+    "timeout": str,
+    "queue": str,
+    "priority": _number,
+    "tags": _tags,
+    "start": _instant,
+    "end": _instant,
+    "cwd": str,
+    "output_limit": _number,
+    "ok_codes": _numbers,
+}
+_OWN = {"name", "start", "end"}
+"""What only one entry can answer."""

@@ -1,0 +1,88 @@
+"""The lines of a crontab: what an entry is cut into, and whether a user stands in it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from duly.errors import DefinitionError
+
+Format = Literal["user", "system", "auto"]
+
+_CERTAIN = frozenset({"root", "nobody", "daemon", "operator", "www-data"})
+"""Accounts that no command is named after; one is enough to see that a user stands in the lines."""
+
+_COMMANDS = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
+FIELD = re.compile(r"[^ \t]+")
+ASSIGNED = re.compile(r"""[ \t]*["']?[A-Za-z_][A-Za-z0-9_]*["']?[ \t]*=""")
+"""How a line begins that sets a variable."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Split:
+    """An entry cut into its parts; ``at`` are 0-based places in the line."""
+
+    schedule: str
+    schedule_at: int
+    rest: str
+    rest_at: int
+
+
+def split(line: str) -> Split:
+    """The schedule and the rest of an entry's line, which may be empty."""
+    start = len(line) - len(line.lstrip(" \t"))
+    fields = 1 if line[start : start + 1] == "@" else 5
+    end = start
+    for found, _ in zip(FIELD.finditer(line, start), range(fields), strict=False):
+        end = found.end()
+    rest_at = end + len(line[end:]) - len(line[end:].lstrip(" \t"))
+    return Split(schedule=line[start:end], schedule_at=start, rest=line[rest_at:], rest_at=rest_at)
+
+
+def is_entry(line: str) -> bool:
+    """Is this line neither blank, nor a comment, nor one that sets a variable?"""
+    stripped = line.strip(" \t")
+    return bool(stripped) and stripped[0] != "#" and not ASSIGNED.match(line)
+
+
+def format_of(
+    lines: list[str], file: str, asked: Format, is_account: Callable[[str], bool]
+) -> Literal["user", "system"]:
+    """Which of the two formats a file has; refuses what could be both."""
+    if asked != "auto":
+        return asked
+    if re.search(r"(^|/)etc/(crontab$|cron\.d/)", file):
+        return "system"
+    numbered = [(number, split(line)) for number, line in enumerate(lines, start=1) if is_entry(line)]
+    sixth = [(number, parts.rest.split()[:2]) for number, parts in numbered]
+    certain = [(number, words[0]) for number, words in sixth if words and words[0] in _CERTAIN]
+    everywhere = bool(sixth) and all(
+        len(words) == 2 and (words[0] in _CERTAIN or is_account(words[0])) for _, words in sixth
+    )
+    if certain and everywhere:
+        return "system"
+    if not certain and not everywhere:
+        return "user"
+    number, word = certain[0] if certain else (sixth[0][0], sixth[0][1][0])
+    raise DefinitionError(
+        f"is {word!r} the user who runs the command (a system crontab) or the command (a user's crontab)?",
+        file=file,
+        line=number,
+        hint="say --format system or --format user",
+    )
+
+
+def is_account_name(word: str) -> bool:
+    """Is this a user of this machine, and no command of it?"""
+    if not re.fullmatch(r"[a-z_][a-z0-9_-]{0,31}", word):
+        return False
+    import pwd  # late: only a crontab needs them
+    import shutil
+
+    try:
+        pwd.getpwnam(word)
+    except KeyError:
+        return False
+    return shutil.which(word, path=_COMMANDS) is None
