@@ -1,1 +1,99 @@
-"""duly: every occurrence that falls due gets exactly one verdict."""
+"""duly: every occurrence that falls due gets exactly one verdict.
+
+The public names are loaded when they are first used, so that a command which needs no database loads none.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from duly.app import Duly as Duly
+    from duly.errors import AccessDenied as AccessDenied
+    from duly.errors import CatchupMissing as CatchupMissing
+    from duly.errors import ClockSkew as ClockSkew
+    from duly.errors import Conflict as Conflict
+    from duly.errors import DatabaseError as DatabaseError
+    from duly.errors import DefinitionError as DefinitionError
+    from duly.errors import DulyError as DulyError
+    from duly.errors import EmbeddedServerError as EmbeddedServerError
+    from duly.errors import Fenced as Fenced
+    from duly.errors import HistoryTooLarge as HistoryTooLarge
+    from duly.errors import ImportRefused as ImportRefused
+    from duly.errors import Lost as Lost
+    from duly.errors import NeverFires as NeverFires
+    from duly.errors import NotFound as NotFound
+    from duly.errors import NotJSON as NotJSON
+    from duly.errors import PolicyContradiction as PolicyContradiction
+    from duly.errors import RunError as RunError
+    from duly.errors import ScheduleError as ScheduleError
+    from duly.errors import SchemaMissing as SchemaMissing
+    from duly.errors import SchemaTooNew as SchemaTooNew
+    from duly.errors import ServerTooOld as ServerTooOld
+    from duly.errors import StepMismatch as StepMismatch
+    from duly.errors import TaskTimeout as TaskTimeout
+    from duly.errors import TooLarge as TooLarge
+    from duly.errors import UnknownZone as UnknownZone
+    from duly.errors import Unreachable as Unreachable
+    from duly.jobs import Backoff as Backoff
+    from duly.run import Run as Run
+    from duly.schedules import cron as cron
+    from duly.schedules import every as every
+    from duly.schedules import never as never
+    from duly.schedules import once as once
+    from duly.settings import Settings as Settings
+
+_ROOMS = {
+    "Backoff": "duly.jobs",
+    "Duly": "duly.app",
+    "Run": "duly.run",
+    "Settings": "duly.settings",
+    "cron": "duly.schedules",
+    "every": "duly.schedules",
+    "never": "duly.schedules",
+    "once": "duly.schedules",
+}
+
+__all__ = [
+    "AccessDenied",
+    "Backoff",
+    "CatchupMissing",
+    "ClockSkew",
+    "Conflict",
+    "DatabaseError",
+    "DefinitionError",
+    "Duly",
+    "DulyError",
+    "EmbeddedServerError",
+    "Fenced",
+    "HistoryTooLarge",
+    "ImportRefused",
+    "Lost",
+    "NeverFires",
+    "NotFound",
+    "NotJSON",
+    "PolicyContradiction",
+    "Run",
+    "RunError",
+    "ScheduleError",
+    "SchemaMissing",
+    "SchemaTooNew",
+    "ServerTooOld",
+    "Settings",
+    "StepMismatch",
+    "TaskTimeout",
+    "TooLarge",
+    "UnknownZone",
+    "Unreachable",
+    "cron",
+    "every",
+    "never",
+    "once",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'duly' has no attribute {name!r}")
+    return getattr(import_module(_ROOMS.get(name, "duly.errors")), name)

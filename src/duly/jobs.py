@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from typing import Any, Literal, cast, get_args
 
 from duly.errors import CatchupMissing, DefinitionError, NotJSON, PolicyContradiction, TooLarge
-from duly.schedules import Interval, Schedule, bounded, load, never, parse
+from duly.schedules import Bounded, Interval, Schedule, bounded, load, never, parse
 from duly.settings import duration
 
 Catchup = Literal["all", "latest", "none"]
@@ -223,8 +223,8 @@ def _check_dst(name: str, schedule: Schedule, gap: str | None, fold: str | None)
     real_time = getattr(schedule, "follows_real_time", False)
     if real_time and (gap is not None or fold is not None):
         raise PolicyContradiction(
-            f"job {name!r} follows real time (its minute or hour begins with *), so dst_gap and dst_fold "
-            "have nothing to decide; leave them out"
+            f"job {name!r} follows real time (an interval, or a minute or hour that begins with *), so dst_gap "
+            "and dst_fold have nothing to decide; leave them out"
         )
 
 
@@ -381,11 +381,17 @@ def anchored(job: Job, previous: Schedule | None, activated_at: datetime) -> Sch
     An anchor that was left out is the activation instant cut to whole seconds; a later revision that leaves
     the interval alone keeps the earlier one's.
     """
-    if not isinstance(job.schedule, Interval) or job.schedule.anchor is not None:
+    if job.schedule.is_anchored:
         return job.schedule
-    if isinstance(previous, Interval) and previous.seconds == job.schedule.seconds and previous.anchor:
-        return job.schedule.anchored(previous.anchor)
-    return job.schedule.anchored(activated_at.replace(microsecond=0))
+    own, kept = _interval(job.schedule), _interval(previous)
+    if own and kept and kept.anchor is not None and kept.seconds == own.seconds:
+        return job.schedule.anchored(kept.anchor)
+    return job.schedule.anchored(activated_at)
+
+
+def _interval(schedule: Schedule | None) -> Interval | None:
+    inner = schedule.of if isinstance(schedule, Bounded) else schedule
+    return inner if isinstance(inner, Interval) else None
 
 
 def load_schedule(definition: Mapping[str, Any]) -> Schedule:

@@ -7,174 +7,49 @@ the one exit of an attempt and names its fence ``(attempt, worker)``.
 
 from __future__ import annotations
 
-import os
-import socket
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from functools import lru_cache
-from importlib.metadata import version as installed_version
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 from psycopg.types.json import Jsonb
 
+from duly.errors import Conflict
 from duly.jobs import Policy, load_schedule
-from duly.planner import Plan, PlannedRun, PlannedSpan, Rule, Standing
+from duly.planner import Plan, PlannedRun, PlannedSpan, Rule, Standing, decide
 from duly.postgres import Connection, Database, Row
-from duly.schedules import Schedule
+from duly.records import (
+    VERSION,
+    Actor,
+    Claimed,
+    Due,
+    Ended,
+    Finished,
+    Hands,
+    Key,
+    Recorded,
+    idempotency_key,
+    run_id,
+)
+from duly.schedules import Schedule, never
+
+__all__ = [
+    "VERSION",
+    "Actor",
+    "Claimed",
+    "Due",
+    "Ended",
+    "Finished",
+    "Hands",
+    "Key",
+    "Ledger",
+    "Recorded",
+    "idempotency_key",
+    "run_id",
+]
 
 BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
-VERSION = installed_version("duly")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Actor:
-    """Who decides: one process start, by one mechanism, with one authority."""
-
-    process: UUID
-    mechanism: str = "database"
-    host: str = field(default_factory=socket.gethostname)
-    pid: int = field(default_factory=os.getpid)
-    version: str = VERSION
-    lease: str | None = None
-    epoch: int | None = None
-    term: UUID | None = None
-    clock_offset: float | None = None
-    author: str | None = None
-    reason: str | None = None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Hands:
-    """An idle local worker that takes runs in the deciding transaction: its identity, room and what it knows."""
-
-    worker: UUID
-    room: int
-    queues: Sequence[str]
-    tasks: Sequence[str]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Key:
-    """The identity of a run."""
-
-    job_id: int
-    scheduled_at: datetime
-    trigger_id: str = ""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Claimed:
-    """One attempt that a worker holds, with all it needs to run it."""
-
-    key: Key
-    job: str
-    attempt: int
-    revision: int
-    policy: Policy
-    schedule: Schedule
-    args: Mapping[str, Any]
-    kind: str
-    verdict: str | None
-    stands_count: int
-    stands_first: datetime | None
-    failures: int
-    losses: int
-    started_at: datetime
-
-    @property
-    def id(self) -> str:
-        """The run's public address."""
-        return run_id(self.job, self.key.scheduled_at, self.key.trigger_id)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Ended:
-    """How an attempt ended: an outcome of ``succeeded failed timed_out cancelled lost``, and what it left.
-
-    ``delay`` is how many seconds to wait before the next try; None forbids one. ``seen_at`` is the last sign
-    of life where that is not now.
-    """
-
-    key: Key
-    attempt: int
-    worker: UUID
-    outcome: str
-    result: Any = None
-    error: Mapping[str, str] | None = None
-    delay: float | None = None
-    seen_at: datetime | None = None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Finished:
-    """What ``finish`` recorded: the run's state afterwards, and whether the job is behind."""
-
-    key: Key
-    job: str
-    attempt: int
-    state: str
-    outcome: str
-    at: datetime
-    available_at: datetime | None
-    started_at: datetime | None
-    error: Mapping[str, str] | None
-    behind: bool
-
-    @property
-    def id(self) -> str:
-        return run_id(self.job, self.key.scheduled_at, self.key.trigger_id)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Due:
-    """One locked cursor: the row, and the database's instant read after its lock."""
-
-    row: Row
-
-    @property
-    def job_id(self) -> int:
-        return int(self.row["job_id"])
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Recorded:
-    """What a decision wrote: its id, the plans that won, and the runs that were handed over at once."""
-
-    decision: int | None
-    plans: Sequence[Plan]
-    handed: Sequence[Claimed]
-
-    @property
-    def runs(self) -> int:
-        return sum(len(plan.runs) for plan in self.plans)
-
-    @property
-    def spans(self) -> int:
-        return sum(len(plan.spans) for plan in self.plans)
-
-
-def run_id(job: str, scheduled_at: datetime, trigger_id: str = "", namespace: str = "default") -> str:
-    """``JOB@INSTANT``, or ``JOB@INSTANT!KEY`` off the time line; public and frozen."""
-    address = f"{job}@{_stamp(scheduled_at)}"
-    if trigger_id:
-        address = f"{address}!{trigger_id}"
-    return address if namespace == "default" else f"{namespace}/{address}"
-
-
-def idempotency_key(
-    job: str, scheduled_at: datetime, trigger_id: str = "", namespace: str = "default"
-) -> str:
-    """The same in all attempts: the run's address with its namespace in front."""
-    return f"{namespace}/{run_id(job, scheduled_at, trigger_id)}"
-
-
-@lru_cache(maxsize=4096)
-def _stamp(instant: datetime) -> str:
-    whole = instant.astimezone(UTC)
-    text = whole.replace(tzinfo=None).isoformat(timespec="microseconds")
-    return (text.rstrip("0").rstrip(".") if whole.microsecond else text[:-7]) + "Z"
 
 
 class Ledger:
@@ -232,12 +107,11 @@ class Ledger:
     def _standing(self, due: Due, rules: Sequence[Row] | None, live: int) -> Standing:
         row = due.row
         if rules is None:
-            chain = [self._rule(row["revision"], row["schedule_id"], row["policy_id"], None, False)]
-        else:
-            chain = [
-                self._rule(r["revision"], r["schedule_id"], r["policy_id"], r["until_at"], r["paused"])
-                for r in rules
-            ]
+            return self._standing_of(row, [self._rule({**row, "until_at": None, "paused": False})], live)
+        past = [self._past_rule(r) for r in rules[:-1]]
+        return self._standing_of(row, [*past, self._rule(rules[-1])], live)
+
+    def _standing_of(self, row: Row, chain: Sequence[Rule], live: int = 0) -> Standing:
         return Standing(
             job_id=row["job_id"],
             cursor_at=row["cursor_at"],
@@ -249,18 +123,31 @@ class Ledger:
             live_caught_up=live,
         )
 
-    def _rule(
-        self, revision: int, schedule_id: int, policy_id: int, until_at: datetime | None, paused: bool
-    ) -> Rule:
+    def _rule(self, row: Row) -> Rule:
         return Rule(
-            revision=revision,
-            schedule=_or_raise(self._schedules[schedule_id]),
-            policy=_or_raise(self._policies[policy_id]),
-            schedule_id=schedule_id,
-            policy_id=policy_id,
-            until_at=until_at,
-            paused=paused,
+            revision=row["revision"],
+            schedule=_or_raise(self._schedules[row["schedule_id"]]),
+            policy=_or_raise(self._policies[row["policy_id"]]),
+            schedule_id=row["schedule_id"],
+            policy_id=row["policy_id"],
+            until_at=row["until_at"],
+            paused=row["paused"],
         )
+
+    def _past_rule(self, row: Row) -> Rule:
+        """A revision that has ended; one that cannot be read closes its part as ``poisoned``."""
+        try:
+            return self._rule(row)
+        except Exception:
+            return Rule(
+                revision=row["revision"],
+                schedule=never(),
+                policy=_NO_POLICY,
+                schedule_id=row["schedule_id"],
+                policy_id=row["policy_id"],
+                until_at=row["until_at"],
+                poisoned=True,
+            )
 
     async def _rules(self, connection: Connection, stepping: Sequence[Row]) -> list[Row]:
         if not stepping:
@@ -450,7 +337,104 @@ class Ledger:
         """Note that nobody lived between ``alive_until`` and now, for the jobs whose place is taken."""
         await self.database.rows(connection, "ledger", "outage", alive_until=alive_until)
 
+    # ------------------------------------------------------------------ edits, removals, triggers
 
+    async def activate(
+        self,
+        connection: Connection,
+        at: datetime,
+        jobs: Sequence[tuple[int, int, int, datetime | None]],
+    ) -> None:
+        """Open time lines at ``at``: (job, schedule, policy, first due instant) each."""
+        await self.database.rows(
+            connection,
+            "ledger",
+            "activate",
+            activated_at=at,
+            job_ids=[job[0] for job in jobs],
+            schedule_ids=[job[1] for job in jobs],
+            policy_ids=[job[2] for job in jobs],
+            due_at=[job[3] for job in jobs],
+        )
+
+    async def boundary_lock(self, connection: Connection, job_id: int) -> Row | None:
+        """Take the cursor row that every edit of a job goes through."""
+        return await self.database.row(connection, "ledger", "boundary_lock", job_id=job_id)
+
+    async def boundary(self, connection: Connection, job_id: int, revision: int) -> None:
+        """Say that ``revision`` is the newest; a plan made before this loses its race."""
+        if not await self.database.row(connection, "ledger", "boundary", job_id=job_id, revision=revision):
+            raise Conflict(f"job {job_id} was edited by somebody else at the same time; read it again")
+
+    async def settle_removed(self, connection: Connection, job_id: int, actor: Actor) -> None:
+        """Close a time line: what is owed up to now becomes spans ``removed``, and nobody looks again."""
+        due = await self.due_job(connection, job_id)
+        if due is None:
+            return
+        row, now = due.row, due.row["now"]
+        rules = await self._rules(connection, [row])
+        await self._load(
+            connection,
+            schedules={r["schedule_id"] for r in rules},
+            policies={r["policy_id"] for r in rules},
+        )
+        closed = [{**r, "until_at": r["until_at"] or now} for r in rules]
+        chain = [replace(self._past_rule(r), removed=True) for r in closed]
+        standing = replace(self._standing_of(row, chain), live=False)
+        await self.record(connection, [decide(standing)], actor)
+        await self.database.rows(connection, "ledger", "close", job_id=job_id)
+
+    async def trigger(
+        self,
+        connection: Connection,
+        job_id: int,
+        name: str,
+        *,
+        key: str,
+        args: Mapping[str, Any] | None,
+        author: str,
+        dry_run: bool,
+    ) -> tuple[datetime, bool]:
+        """The instant of the run that ``key`` stands for, and whether this call made it."""
+        place = await self.database.row(connection, "ledger", "place", job_id=job_id)
+        known = await self.database.row(connection, "ledger", "trigger_known", job_id=job_id, key=key)
+        if known is not None:
+            return known["scheduled_at"], False
+        assert place is not None
+        policy = await self._newest_policy(connection, job_id, place["newest_revision"])
+        busy = policy.exclusive and place["live_at"] is not None
+        if busy and policy.overlap == "skip":
+            raise Conflict(
+                f"job {name!r} is busy with {run_id(name, place['live_at'], place['live_trigger'])}",
+                hint='its overlap is "skip"; trigger it again when that run has ended',
+            )
+        now = await self.database.now(connection)
+        if dry_run:
+            return now, True
+        run = {"job_id": job_id, "key": key, "scheduled_at": now}
+        await self.database.rows(
+            connection,
+            "ledger",
+            "trigger",
+            **run,
+            args=None if args is None else Jsonb(dict(args)),
+            author=author,
+        )
+        await self.database.rows(
+            connection, "ledger", "manual_run", **run, revision=place["newest_revision"], waits=busy
+        )
+        if policy.exclusive and not busy:
+            await self.database.rows(connection, "ledger", "take_place", **run)
+        return now, True
+
+    async def _newest_policy(self, connection: Connection, job_id: int, revision: int) -> Policy:
+        wanted = {"job_id": job_id, "revision": revision}
+        [newest] = await self._rules(connection, [cast(Row, wanted)])
+        await self._load(connection, schedules=set(), policies={newest["policy_id"]})
+        return cast(Policy, _or_raise(self._policies[newest["policy_id"]]))
+
+
+_NO_POLICY = Policy(catchup="none", overlap="allow", task={"kind": "python", "name": ""})
 _LOST = {"class": "Lost", "message": "the worker is gone; its outcome is unknown"}
 _OVERDUE = {
     "class": "TaskTimeout",

@@ -333,6 +333,38 @@ select finished.job_id, finished.scheduled_at, finished.trigger_id, finished.att
   join duly.jobs on jobs.id = finished.job_id
   left join freed on freed.job_id = finished.job_id
 
+-- name: ended
+-- What is recorded of attempts whose ``finish`` was answered by an error: those with the outcome that was asked for.
+select attempts.job_id, attempts.scheduled_at, attempts.trigger_id, attempts.attempt, attempts.outcome, attempts.error,
+       attempts.started_at, attempts.finished_at as now, runs.available_at, jobs.name, false as behind,
+       case when runs.attempt = attempts.attempt then runs.state else 'queued' end as state
+  from unnest(%(job_id)s::bigint[], %(scheduled_at)s::timestamptz[], %(trigger_id)s::text[], %(attempt)s::integer[],
+              %(worker)s::uuid[], %(outcome)s::text[])
+       as asked (job_id, scheduled_at, trigger_id, attempt, worker, outcome)
+  join duly.attempts on attempts.job_id = asked.job_id and attempts.scheduled_at = asked.scheduled_at
+                    and attempts.trigger_id = asked.trigger_id and attempts.attempt = asked.attempt
+                    and attempts.worker = asked.worker and attempts.outcome = asked.outcome
+  join duly.runs on runs.job_id = asked.job_id and runs.scheduled_at = asked.scheduled_at and runs.trigger_id = asked.trigger_id
+  join duly.jobs on jobs.id = asked.job_id
+
+-- name: held
+-- Attempts that the ledger says a worker holds and that it does not know of: their claim was committed, its answer lost.
+select runs.job_id, jobs.name, coalesce(triggers.args, revisions.args) as args, runs.scheduled_at, runs.trigger_id,
+       runs.attempt, runs.revision, runs.policy_id, runs.kind, runs.verdict, runs.stands_count, runs.stands_first,
+       runs.failures, runs.losses, runs.started_at, revisions.schedule_id
+  from duly.runs
+  join duly.jobs on jobs.id = runs.job_id
+  join duly.revisions on revisions.job_id = runs.job_id and revisions.revision = runs.revision
+  left join duly.triggers on triggers.job_id = runs.job_id and triggers.key = runs.trigger_id
+ where runs.state = 'running'
+   and runs.worker = %(worker)s::uuid
+   and not exists (select from unnest(%(job_id)s::bigint[], %(scheduled_at)s::timestamptz[], %(trigger_id)s::text[])
+                            as known (job_id, scheduled_at, trigger_id)
+                    where known.job_id = runs.job_id
+                      and known.scheduled_at = runs.scheduled_at
+                      and known.trigger_id = runs.trigger_id)
+ limit %(limit)s::integer
+
 -- name: output
 -- Keeps the first and the last part of what an attempt printed.
 insert into duly.outputs (job_id, scheduled_at, trigger_id, attempt, head, tail, size)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Literal
 
-from duly.jobs import Policy
+from duly.jobs import Catchup, Policy
 from duly.schedules import Schedule
 
 Verdict = Literal["on_time", "caught_up"]
@@ -35,6 +35,7 @@ class Rule:
     until_at: datetime | None = None
     paused: bool = False
     removed: bool = False
+    poisoned: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -124,14 +125,16 @@ def decide(standing: Standing, *, budget: int = 1000) -> Plan:
         if position + 1 == len(standing.rules):
             break
         _close(plan, rule, rule.until_at)
+    if plan.live:
+        plan.busy_at = _busy_since(plan)
     _look_ahead(plan)
     return plan
 
 
 def _answer(plan: Plan, rule: Rule, horizon: datetime, budget: int) -> None:
     """Write the tiles that ``rule`` owes up to ``horizon``, as far as they can be decided now."""
-    if rule.removed:
-        _span(plan, rule, horizon, "removed", to_the_end=True)
+    if rule.removed or rule.poisoned:
+        _span(plan, rule, horizon, "removed" if rule.removed else "poisoned", to_the_end=True)
         return
     if rule.paused and rule.policy.on_resume == "none":
         if rule.until_at is not None and rule.until_at <= plan.standing.now:
@@ -165,7 +168,7 @@ def _while_busy(plan: Plan, rule: Rule, horizon: datetime) -> None:
     """
     standing = plan.standing
     gap_ends = standing.busy_at
-    if rule.policy.overlap == "skip" and rule.policy.catchup == "none" and gap_ends is not None:
+    if rule.policy.overlap == "skip" and _catchup(rule) == "none" and gap_ends is not None:
         gap_begins = max(plan.cursor_at, standing.seen_at or plan.cursor_at)
         if gap_ends > gap_begins:
             _span(plan, rule, min(gap_begins, horizon), "overlap")
@@ -196,7 +199,7 @@ def _catch_up(plan: Plan, rule: Rule, horizon: datetime, budget: int) -> None:
     first = rule.schedule.next(plan.cursor_at)
     if first is None or first > horizon:
         return
-    answer = rule.policy.on_resume if rule.paused else rule.policy.catchup
+    answer = _catchup(rule)
     if answer == "all":
         _each(plan, rule, first, horizon, budget)
         return
@@ -204,25 +207,42 @@ def _catch_up(plan: Plan, rule: Rule, horizon: datetime, budget: int) -> None:
     late = plan.standing.now - newest > timedelta(seconds=rule.policy.grace)
     if answer == "none" and late:
         _span(plan, rule, horizon, "missed")
-    else:
+        return
+    punctual = _verdict(plan, rule, newest, rule.schedule.next(newest)) == "on_time"
+    plan.waits_for = _hindrance(plan, rule, punctual, budget, _free(plan, rule))
+    if plan.waits_for is None:
         _newest(plan, rule, horizon, cause="missed" if answer == "none" else "coalesced")
+
+
+def _catchup(rule: Rule) -> Catchup:
+    """The answer for what nobody decided in time; for a paused part it is ``on_resume``."""
+    return rule.policy.on_resume if rule.paused else rule.policy.catchup
+
+
+def _free(plan: Plan, rule: Rule) -> int:
+    """How many more caught-up runs may be live; those of this plan count, whatever revision they came from."""
+    made = sum(run.verdict == "caught_up" for run in plan.runs if not run.rule.policy.exclusive)
+    return rule.policy.catchup_limit - plan.standing.live_caught_up - made
+
+
+def _hindrance(plan: Plan, rule: Rule, punctual: bool, budget: int, free: int) -> Reason | None:
+    """Why the next run has to wait, if it has to."""
+    if plan.live and rule.policy.exclusive:
+        return "busy"
+    if not punctual and free <= 0:
+        return "limit"
+    return "more" if budget <= 0 else None
 
 
 def _each(plan: Plan, rule: Rule, first: datetime, horizon: datetime, budget: int) -> None:
     """Every occurrence is a run, oldest first, as many as may be live at once."""
-    free = max(rule.policy.catchup_limit - plan.standing.live_caught_up, 0)
+    free = _free(plan, rule)
     instant: datetime | None = first
     while instant is not None and instant <= horizon:
         following = rule.schedule.next(instant)
         punctual = _verdict(plan, rule, instant, following) == "on_time"
-        if plan.live:
-            plan.waits_for = "busy"
-            return
-        if not punctual and free <= 0:
-            plan.waits_for = "limit"
-            return
-        if budget <= 0:
-            plan.waits_for = "more"
+        plan.waits_for = _hindrance(plan, rule, punctual, budget, free)
+        if plan.waits_for is not None:
             return
         _run(plan, rule, instant, following=following)
         budget -= 1
@@ -270,25 +290,40 @@ def _run(
     if rule.policy.exclusive:
         plan.live = True
         plan.live_at = scheduled_at
-        plan.busy_at = _busy_since(plan, rule)
 
 
-def _busy_since(plan: Plan, rule: Rule) -> datetime:
+def _busy_since(plan: Plan) -> datetime | None:
     """Since when the job has been busy without a break that matters.
 
-    A run that leaves nothing owed behind continues the line at the cursor (or at the end of the part that
-    is known to have been busy); otherwise the job is busy from now on only, and what lies between stays a
-    question of catch-up.
+    Where nothing is owed between the cursor (or the end of the part that is known to have been busy) and the
+    instant since which the job is busy, there is no break: what falls due from here on is a question of
+    overlap. Otherwise what lies between stays a question of catch-up.
     """
+    since = plan.standing.now if plan.live_at is not None else plan.standing.busy_at
     base = max(plan.cursor_at, plan.standing.seen_at or plan.cursor_at)
-    following = rule.schedule.next(base)
-    return plan.standing.now if following is not None and following <= plan.standing.now else base
+    if since is None or since <= base or _owes(plan, base, since):
+        return since
+    return base
+
+
+def _owes(plan: Plan, lo: datetime, hi: datetime) -> bool:
+    """Does any revision hold an occurrence in ``(lo, hi]`` that asks for an answer?"""
+    for rule in plan.standing.rules:
+        until = min(hi, rule.until_at) if rule.until_at else hi
+        if until <= lo:
+            continue
+        if not (rule.removed or (rule.paused and rule.policy.on_resume == "none")):
+            following = rule.schedule.next(lo)
+            if following is not None and following <= until:
+                return True
+        lo = until
+    return False
 
 
 def _verdict(plan: Plan, rule: Rule, scheduled_at: datetime, following: datetime | None) -> Verdict:
-    """On time within grace, which ends in any case when the next occurrence is due."""
+    """On time within grace, which ends in any case when the next occurrence of the revision is due."""
     now = plan.standing.now
-    if following is not None and following <= now:
+    if following is not None and following <= (min(now, rule.until_at) if rule.until_at else now):
         return "caught_up"
     return "on_time" if now - scheduled_at <= timedelta(seconds=rule.policy.grace) else "caught_up"
 
@@ -345,17 +380,17 @@ def _last(schedule: Schedule, first: datetime, until: datetime) -> datetime:
 def _look_ahead(plan: Plan) -> None:
     """When the job is due next, and when a scheduler should look at it."""
     rule, now = plan.rule, plan.standing.now
-    if rule.removed:
+    if rule.removed or rule.poisoned:
         return
     plan.due_at = rule.schedule.next(plan.cursor_at)
-    if rule.paused:
-        plan.wake_at = rule.until_at
-    elif plan.waits_for == "limit":
+    plan.ended = plan.due_at is None and rule.until_at is None and rule.schedule.kind != "never"
+    if plan.waits_for == "limit":
         plan.wake_at = now + PAUSE_AT_LIMIT
-    elif plan.live or plan.waits_for == "busy":
+    elif plan.waits_for == "busy" or (plan.live and rule.policy.exclusive):
         plan.wake_at = None
     elif plan.waits_for == "more":
         plan.wake_at = now
+    elif rule.paused:
+        plan.wake_at = rule.until_at
     else:
         plan.wake_at = min((at for at in (plan.due_at, rule.until_at) if at is not None), default=None)
-        plan.ended = plan.due_at is None and rule.until_at is None

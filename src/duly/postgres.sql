@@ -60,3 +60,11 @@ select duly.partition(%(month)s::timestamptz) as made
 -- name: nudge
 -- Wakes the other loops; in a transaction of its own and never needed.
 select pg_notify(%(channel)s::text, '')
+
+-- name: listen_due
+-- The scheduler's nudge, on a connection of its own.
+listen duly_due
+
+-- name: listen_ready
+-- The worker's nudge, on a connection of its own.
+listen duly_ready

@@ -1,0 +1,205 @@
+"""What a user declares: tasks and jobs, by decorator or by call, and the address of the ledger."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, TypeVar
+
+from duly.clock import Clock
+from duly.errors import DefinitionError
+from duly.executors.in_process import Task
+from duly.jobs import Job, make_job
+from duly.schedules import Schedule
+from duly.settings import Settings
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Duly:
+    """An application: what is promised, and the code that keeps it.
+
+    ``database`` is the address of a PostgreSQL server; without one ``DULY_DATABASE_URL`` or ``duly.toml``
+    gives it, and without those the embedded server in ``.duly/`` is used.
+    """
+
+    def __init__(self, database: str | None = None, *, settings: Settings | None = None) -> None:
+        self._given = settings
+        self._database = database
+        self.tasks: dict[str, Task] = {}
+        self._jobs: dict[str, Job] = {}
+
+    @property
+    def settings(self) -> Settings:
+        """The settings of this application: argument, then environment, then file."""
+        return self._given if self._given is not None else Settings.load(database_url=self._database)
+
+    @property
+    def url(self) -> str | None:
+        """The address of the ledger; None means the embedded server."""
+        return self._database or self.settings.database_url
+
+    def declared(self) -> list[Job]:
+        """Every job that was declared, in the order of declaration."""
+        return list(self._jobs.values())
+
+    # ------------------------------------------------------------------ declaring
+
+    def job(
+        self,
+        schedule: str | Schedule,
+        *,
+        catchup: object = None,
+        name: str | None = None,
+        tz: str | None = None,
+        args: Mapping[str, Any] | None = None,
+        start: datetime | None = None,
+        end: datetime | None = None,
+        dst_gap: str | None = None,
+        dst_fold: str | None = None,
+        dialect: str = "duly",
+        tags: Sequence[str] = (),
+        **policies: Any,
+    ) -> Callable[[F], F]:
+        """Declare that the decorated function runs at every instant of ``schedule``.
+
+        ``catchup`` must be stated: ``"all"``, ``"latest"`` or ``"none"``. The other parameters are policies
+        of the job (see the reference); durations are seconds, ``"15m"`` or a timedelta. The function is
+        returned unchanged. Raises CatchupMissing, PolicyContradiction, ScheduleError or DefinitionError.
+        """
+
+        def declare(function: F) -> F:
+            task = Task.of(function, name)
+            self._declare(
+                make_job(
+                    name or task.name,
+                    schedule=schedule,
+                    task={"kind": "python", "name": task.name},
+                    catchup=catchup,
+                    tz=tz,
+                    args=args,
+                    start=start,
+                    end=end,
+                    dst_gap=dst_gap,
+                    dst_fold=dst_fold,
+                    dialect=dialect,
+                    tags=tuple(tags),
+                    source="python",
+                    **policies,
+                )
+            )
+            self._register(task)
+            return function
+
+        return declare
+
+    def task(self, name: str | None = None) -> Callable[[F], F]:
+        """Make the decorated function known to workers under ``name``; it is run by jobs that name it."""
+
+        def declare(function: F) -> F:
+            self._register(Task.of(function, name))
+            return function
+
+        return declare
+
+    def shell(
+        self,
+        name: str,
+        command: str | Sequence[str],
+        *,
+        schedule: str | Schedule,
+        catchup: object = None,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        user: str | None = None,
+        stdin: str | None = None,
+        output_limit: int = 1_048_576,
+        ok_codes: Sequence[int] = (0,),
+        **parameters: Any,
+    ) -> None:
+        """Declare that ``command`` runs at every instant of ``schedule``; a string runs by ``/bin/sh -c``.
+
+        The first and last half of ``output_limit`` bytes of its output are kept. Raises as ``job`` does.
+        """
+        if not command or (not isinstance(command, str) and not all(isinstance(c, str) for c in command)):
+            raise DefinitionError(
+                f"job {name!r}: its command must be text or a list of texts, not {command!r}"
+            )
+        task = {
+            "kind": "shell",
+            "command": command if isinstance(command, str) else list(command),
+            "env": dict(env or {}),
+            "cwd": cwd,
+            "user": user,
+            "stdin": stdin,
+            "output_limit": output_limit,
+            "ok_codes": list(ok_codes),
+        }
+        parameters.setdefault("source", "python")
+        self._declare(make_job(name, schedule=schedule, task=task, catchup=catchup, **parameters))
+
+    def include(self, other: Duly) -> None:
+        """Take over what another application declares; raises DefinitionError if a name is in both."""
+        for job in other.declared():
+            self._declare(job)
+        for task in other.tasks.values():
+            self._register(task)
+
+    def _declare(self, job: Job) -> None:
+        if job.name in self._jobs:
+            raise DefinitionError(
+                f"job {job.name!r} is declared twice; names are unique, give one another name="
+            )
+        self._jobs[job.name] = job
+
+    def _register(self, task: Task) -> None:
+        known = self.tasks.get(task.name)
+        if known is not None and known.function is not task.function:
+            raise DefinitionError(
+                f"task {task.name!r} is declared twice; names are unique, give one another name="
+            )
+        self.tasks[task.name] = task
+
+    # ------------------------------------------------------------------ running
+
+    async def run(self, *, scheduler: bool = True, worker: bool = True) -> int:
+        """Register what is declared and serve until a signal arrives; returns the exit code.
+
+        The loops have threads of their own, so this only waits; call it from the main thread.
+        """
+        from duly.loops import serve  # the loops import the database, which declaring must not
+
+        role = "up" if scheduler and worker else "scheduler" if scheduler else "worker"
+        stop = threading.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, stop.set)
+        url, held = await asyncio.to_thread(self._address)
+        try:
+            return await asyncio.to_thread(
+                serve,
+                role,
+                stop=stop,
+                url=url,
+                settings=self.settings,
+                clock=Clock.from_environment(),
+                tasks=self.tasks,
+                jobs=self.declared() if role == "up" else (),
+                embedded=held is not None,
+            )
+        finally:
+            if held is not None:
+                held.release()
+
+    def _address(self) -> tuple[str, Any]:
+        if self.url is not None:
+            return self.url, None
+        from pathlib import Path
+
+        from duly.embedded import hold
+
+        held = hold(Path(self.settings.data))
+        return held.server.url, held

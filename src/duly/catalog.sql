@@ -1,0 +1,154 @@
+-- Where promises are kept: every statement that writes jobs, revisions, schedules and policies.
+
+-- name: known
+-- The newest promise of each named job that is not removed.
+select jobs.id, jobs.name, jobs.generation, jobs.state, jobs.source, revisions.revision, revisions.hash,
+       revisions.paused, schedules.definition as schedule
+  from duly.jobs
+  join lateral (
+       select revisions.revision, revisions.hash, revisions.paused, revisions.schedule_id
+         from duly.revisions
+        where revisions.job_id = jobs.id
+        order by revisions.revision desc
+        limit 1) as revisions on true
+  join duly.schedules on schedules.id = revisions.schedule_id
+ where jobs.namespace = %(namespace)s::text
+   and jobs.name = any(%(names)s::text[])
+   and jobs.state <> 'removed'
+
+-- name: intern_schedules
+-- One row for each definition, however many jobs share it.
+insert into duly.schedules (hash, definition, engine, tzdata)
+select distinct on (given.hash) given.hash, given.definition, %(engine)s::text, %(tzdata)s::text
+  from unnest(%(hashes)s::bytea[], %(definitions)s::jsonb[]) as given (hash, definition)
+ order by given.hash
+on conflict (hash) do nothing
+
+-- name: interned_schedules
+select schedules.id, schedules.hash
+  from duly.schedules
+ where schedules.hash = any(%(hashes)s::bytea[])
+
+-- name: intern_policies
+insert into duly.policies (hash, definition, task, queue, priority, exclusive, max_attempts, on_lost, max_lost, timeout)
+select distinct on (given.hash) given.hash, given.definition, given.task, given.queue, given.priority,
+       given.exclusive, given.max_attempts, given.on_lost, given.max_lost, given.timeout
+  from unnest(%(hashes)s::bytea[], %(definitions)s::jsonb[], %(tasks)s::text[], %(queues)s::text[],
+              %(priorities)s::smallint[], %(exclusives)s::boolean[], %(max_attempts)s::integer[],
+              %(on_losts)s::text[], %(max_losts)s::integer[], %(timeouts)s::double precision[])
+       as given (hash, definition, task, queue, priority, exclusive, max_attempts, on_lost, max_lost, timeout)
+ order by given.hash
+on conflict (hash) do nothing
+
+-- name: interned_policies
+select policies.id, policies.hash
+  from duly.policies
+ where policies.hash = any(%(hashes)s::bytea[])
+
+-- name: create
+-- New names become jobs; a name that somebody else made meanwhile is not returned.
+insert into duly.jobs (namespace, name, source, owner, generation, created_at)
+select given.namespace, given.name, given.source, given.owner, %(generation)s::bigint, %(created_at)s::timestamptz
+  from unnest(%(namespaces)s::text[], %(names)s::text[], %(sources)s::text[], %(owners)s::text[])
+       as given (namespace, name, source, owner)
+on conflict (namespace, name) where state <> 'removed' do nothing
+returning jobs.id, jobs.name
+
+-- name: open
+-- The first revision of new jobs.
+insert into duly.revisions (job_id, revision, from_at, schedule_id, policy_id, args, definition, hash, generation, author)
+select given.job_id, 1, %(from_at)s::timestamptz, given.schedule_id, given.policy_id, given.args, given.definition,
+       given.hash, %(generation)s::bigint, %(author)s::text
+  from unnest(%(job_ids)s::bigint[], %(schedule_ids)s::bigint[], %(policy_ids)s::bigint[], %(args)s::jsonb[],
+              %(definitions)s::jsonb[], %(hashes)s::bytea[])
+       as given (job_id, schedule_id, policy_id, args, definition, hash)
+
+-- name: newest
+-- The newest promise of one job, read under the lock of its cursor.
+select jobs.id, jobs.name, jobs.generation, jobs.state, revisions.revision, revisions.hash, revisions.paused,
+       revisions.from_at, schedules.definition as schedule
+  from duly.jobs
+  join duly.revisions on revisions.job_id = jobs.id
+  join duly.schedules on schedules.id = revisions.schedule_id
+ where jobs.id = %(job_id)s::bigint
+   and jobs.state <> 'removed'
+ order by revisions.revision desc
+ limit 1
+
+-- name: end_revision
+-- The old revision is in force until this instant and no longer.
+update duly.revisions
+   set until_at = %(until_at)s::timestamptz
+ where revisions.job_id = %(job_id)s::bigint
+   and revisions.revision = %(revision)s::integer
+   and revisions.until_at is null
+returning revisions.revision
+
+-- name: add_revision
+insert into duly.revisions (job_id, revision, from_at, schedule_id, policy_id, args, definition, hash, generation, author)
+values (%(job_id)s::bigint, %(revision)s::integer, %(from_at)s::timestamptz, %(schedule_id)s::bigint,
+        %(policy_id)s::bigint, %(args)s::jsonb, %(definition)s::jsonb, %(hash)s::bytea, %(generation)s::bigint,
+        %(author)s::text)
+
+-- name: revive
+-- An edited job is active again, whatever had parked it.
+update duly.jobs
+   set state      = 'active',
+       reason     = null,
+       generation = greatest(jobs.generation, %(generation)s::bigint)
+ where jobs.id = %(job_id)s::bigint
+   and jobs.state <> 'removed'
+
+-- name: raise_generation
+-- A later deploy declares the same promise: an earlier one can no longer change it.
+update duly.jobs
+   set generation = %(generation)s::bigint
+ where jobs.id = any(%(job_ids)s::bigint[])
+   and jobs.generation < %(generation)s::bigint
+
+-- name: named
+-- The job of this name that is not removed.
+select jobs.id, jobs.name, jobs.state, jobs.generation
+  from duly.jobs
+ where jobs.namespace = %(namespace)s::text
+   and jobs.name = %(name)s::text
+   and jobs.state <> 'removed'
+
+-- name: near
+-- Names that look like this one, for the hint.
+select jobs.name
+  from duly.jobs
+ where jobs.namespace = %(namespace)s::text
+   and jobs.state <> 'removed'
+   and (jobs.name ilike %(pattern)s::text or %(name)s::text ilike jobs.name || '%%')
+ order by length(jobs.name), jobs.name
+ limit 3
+
+-- name: remove
+-- The name is free from now on; the id is never used again.
+update duly.jobs
+   set state      = 'removed',
+       removed_at = %(removed_at)s::timestamptz,
+       reason     = %(reason)s::text
+ where jobs.id = %(job_id)s::bigint
+   and jobs.state <> 'removed'
+returning jobs.id
+
+-- name: park
+-- A job that waits for a person, and why.
+update duly.jobs
+   set state  = %(state)s::text,
+       reason = %(reason)s::text
+ where jobs.id = any(%(job_ids)s::bigint[])
+   and jobs.state = 'active'
+returning jobs.id, jobs.name
+
+-- name: names
+select jobs.id, jobs.name
+  from duly.jobs
+ where jobs.id = any(%(ids)s::bigint[])
+
+-- name: count
+select count(jobs.id) as jobs
+  from duly.jobs
+ where jobs.state <> 'removed'

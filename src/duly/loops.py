@@ -1,0 +1,373 @@
+"""One process: its identity, its threads, its signals, and how it ends.
+
+Scheduler, worker and heartbeat each have a thread (the first two an event loop and connections of their own),
+so that a task which blocks its loop stops neither the scheduler nor the heartbeat.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import getpass
+import logging
+import os
+import signal
+import socket
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from datetime import timedelta
+from random import uniform
+from typing import Any
+
+import psycopg
+
+from duly.catalog import Catalog
+from duly.clock import Clock
+from duly.errors import DatabaseError
+from duly.executors.in_process import Task
+from duly.jobs import Job
+from duly.leases import Presence
+from duly.ledger import Actor, Finished, Ledger
+from duly.mechanisms import Rows
+from duly.postgres import Database, connect, statements, without_password
+from duly.scheduler import Scheduler
+from duly.settings import Settings
+from duly.telemetry import Events, Sink, plain_lines
+from duly.worker import Worker
+
+log = logging.getLogger("duly.loops")
+
+CHANNELS: Mapping[str, str] = {"scheduler": "duly_due", "worker": "duly_ready"}
+NUDGE_PAUSE = 0.005
+SWEEP_EVERY = 10.0
+PARTITIONS_EVERY = 3600.0
+
+
+ROLES: Mapping[str, Sequence[str]] = {
+    "up": ("scheduler", "worker"),
+    "scheduler": ("scheduler",),
+    "worker": ("worker",),
+}
+
+
+class Mailbox:
+    """An asyncio event that any thread can set, once its loop runs."""
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._event: asyncio.Event | None = None
+        self._early = False
+
+    def open(self) -> asyncio.Event:
+        """The event, made in the running loop; a signal sent before is not lost."""
+        self._loop = asyncio.get_running_loop()
+        self._event = asyncio.Event()
+        if self._early:
+            self._event.set()
+        return self._event
+
+    def set(self) -> None:
+        """Set the event from any thread."""
+        self._early = True
+        if self._loop is not None and self._event is not None:
+            with suppress(RuntimeError):  # the loop has ended: there is nobody to wake
+                self._loop.call_soon_threadsafe(self._event.set)
+
+
+class Process:
+    """One start of duly in one role: ``up``, ``scheduler`` or ``worker``."""
+
+    def __init__(
+        self,
+        role: str,
+        *,
+        url: str,
+        settings: Settings,
+        clock: Clock,
+        sink: Sink = plain_lines,
+        tasks: Mapping[str, Task] | None = None,
+        jobs: Sequence[Job] = (),
+        queues: Sequence[str] = ("default",),
+        concurrency: int = 100,
+        only: frozenset[str] | None = None,
+        embedded: bool = False,
+        started: bool = False,
+    ) -> None:
+        self.role = role
+        self.url = url
+        self.settings = settings
+        self.clock = clock
+        self.tasks = dict(tasks or {})
+        self.jobs = list(jobs)
+        self.queues = queues
+        self.concurrency = concurrency
+        self.embedded = embedded
+        self.started = started
+        self.presence = Presence(url, role=role, clock=clock, settings=settings, on_lost=self._lost)
+        self.events = Events(
+            process=self.presence.id, role=role, pid=os.getpid(), now=clock.now, sink=sink, only=only
+        )
+        self.stopping = threading.Event()
+        self._databases = {
+            name: Database(url, clock=clock, pool_size=settings.pool_size, name=f"duly {name}")
+            for name in ROLES[role]
+        }
+        self.worker = self._make_worker() if "worker" in ROLES[role] else None
+        self._stops = {"scheduler": Mailbox(), "worker": Mailbox()}
+        self._nudges = {"scheduler": Mailbox(), "worker": Mailbox()}
+        self._wanted = {"scheduler": Mailbox(), "worker": Mailbox()}
+        self._failure: BaseException | None = None
+
+    # ------------------------------------------------------------------ the standpoint of the scheduler
+
+    @property
+    def actor(self) -> Actor:
+        """Who decides when this process does."""
+        return Actor(
+            process=self.presence.id,
+            host=self.presence.host,
+            pid=self.presence.pid,
+            clock_offset=self.presence.offset,
+        )
+
+    @property
+    def offset(self) -> float:
+        return self.presence.offset
+
+    def _lost(self) -> None:
+        self.events.process = self.presence.id
+        if self.worker is not None:
+            self.worker.lost()
+
+    # ------------------------------------------------------------------ life
+
+    def serve(self) -> int:
+        """Prepare, turn the loops until asked to stop, drain; the exit code."""
+        self.events.emit("starting", version=self.actor.version)
+        asyncio.run(self._prepare())
+        threads = self._threads()
+        for thread in threads:
+            thread.start()
+        while not self.stopping.wait(0.2):
+            if not all(thread.is_alive() for thread in threads):
+                break
+        self._drain(threads)
+        self.presence.stop()
+        reason = "signal" if self._failure is None else f"{type(self._failure).__name__}: {self._failure}"
+        self.events.emit("stopped", reason=reason)
+        return 0 if self._failure is None else 3
+
+    def _drain(self, threads: Sequence[threading.Thread]) -> None:
+        """The scheduler stops first; the worker then ends what it began; the heartbeat goes on meanwhile."""
+        self.presence.state = "draining"
+        self.events.emit("draining", running=self.worker.running if self.worker else 0)
+        for role in ("scheduler", "worker"):
+            self._stops[role].set()
+            for thread in threads:
+                if thread.name == f"duly {role}":
+                    thread.join(timeout=self.settings.shutdown_grace + 30)
+
+    def _threads(self) -> list[threading.Thread]:
+        bodies: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
+            "scheduler": self._schedule,
+            "worker": self._work,
+        }
+        return [
+            threading.Thread(target=self._guarded, args=(bodies[name],), name=f"duly {name}", daemon=True)
+            for name in ROLES[self.role]
+        ]
+
+    def _guarded(self, body: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        try:
+            asyncio.run(body())
+        except BaseException as error:
+            log.exception("a loop of duly ended")
+            self._failure = error
+            self.stopping.set()
+
+    async def _prepare(self) -> None:
+        """Reach the database, bring its schema along, register, and settle who was alive before."""
+        async with Database(self.url, clock=self.clock, pool_size=2, name=f"duly {self.role}") as database:
+            self.events.emit(
+                "database", url=without_password(self.url), embedded=self.embedded, started=self.started
+            )
+            if self.role == "up" or self.embedded:
+                await database.migrate()
+            else:
+                await database.check_schema()
+            if self.jobs:
+                await self._register(database)
+            entered = self.presence.start()
+            alive_until = entered.alive_until
+            silence = self.settings.worker_lease / 2
+            if alive_until and entered.at - alive_until > timedelta(seconds=silence):
+                async with database.connection() as connection:
+                    await Ledger(database).outage(connection, alive_until)
+            async with database.connection() as connection:
+                jobs = await Catalog(database).count(connection)
+        if self.clock.shift or self.clock.skew:
+            self.events.emit("clock", shift=self.clock.shift, skew=self.clock.skew, offset=self.offset)
+        self.events.emit("ready", database=without_password(self.url), jobs=jobs, time_shift=self.clock.shift)
+
+    async def _register(self, database: Database) -> None:
+        applied = await Catalog(database).apply(self.jobs, author=author())
+        for action in ("created", "edited", "unchanged", "conflicts"):
+            for name in getattr(applied, action):
+                self.events.emit(
+                    "registered", job=name, revision=applied.revisions.get(name), action=action.rstrip("s")
+                )
+
+    # ------------------------------------------------------------------ the two loops
+
+    def _make_worker(self) -> Worker:
+        return Worker(
+            ledger=Ledger(self._databases["worker"]),
+            identity=lambda: self.presence.id,
+            tasks=self.tasks,
+            queues=self.queues,
+            concurrency=self.concurrency,
+            events=self.events,
+            settings=self.settings,
+            on_behind=lambda: self._nudge("scheduler"),
+        )
+
+    async def _schedule(self) -> None:
+        database = self._databases["scheduler"]
+        stop, nudge = self._stops["scheduler"].open(), self._nudges["scheduler"].open()
+        async with database:
+            ledger = Ledger(database)
+            scheduler = Scheduler(
+                ledger=ledger,
+                catalog=Catalog(database),
+                mechanism=Rows(ledger),
+                standpoint=self,
+                events=self.events,
+                settings=self.settings,
+                worker=self.worker,
+                on_ready=lambda: self._nudge("worker"),
+            )
+            async with _beside(self._listen("scheduler"), self._keep_house(database), self._nudger("worker")):
+                await scheduler.run(stop, nudge)
+
+    async def _work(self) -> None:
+        assert self.worker is not None
+        database = self._databases["worker"]
+        stop, nudge = self._stops["worker"].open(), self._nudges["worker"].open()
+        async with database:
+            beside = [self._listen("worker"), self._nudger("scheduler")]
+            if self.role == "worker":
+                beside.append(self._keep_house(database))
+            async with _beside(*beside):
+                await self.worker.run(stop, nudge)
+
+    # ------------------------------------------------------------------ nudges, never needed
+
+    def _nudge(self, role: str) -> None:
+        """Wake the other loop: the one in this process at once, those elsewhere by a debounced notification."""
+        self._nudges[role].set()
+        self._wanted[role].set()
+
+    async def _nudger(self, role: str) -> None:
+        """Send the notifications that were asked for, at most one in a few milliseconds."""
+        other = "worker" if role == "scheduler" else "scheduler"
+        wanted = self._wanted[role].open()
+        while True:
+            await wanted.wait()
+            wanted.clear()
+            await self._databases[other].nudge(CHANNELS[role])
+            await asyncio.sleep(NUDGE_PAUSE)
+
+    async def _listen(self, role: str) -> None:
+        """Hear the notifications for one loop; without them it polls, so a fault only costs time."""
+        while True:
+            with suppress(psycopg.Error, DatabaseError, OSError):
+                connection = await connect(self.url, name=f"duly {role} nudges")
+                async with connection:
+                    await connection.execute(statements("postgres")[f"listen_{CHANNELS[role][5:]}"])
+                    self._nudges[role].set()
+                    async for _ in connection.notifies():
+                        self._nudges[role].set()
+            await asyncio.sleep(uniform(0.5, 1.5))
+
+    # ------------------------------------------------------------------ housekeeping
+
+    async def _keep_house(self, database: Database) -> None:
+        """Reap lost attempts, wake what was forgotten, make partitions ahead; by anybody, all the time."""
+        ledger = Ledger(database)
+        swept_at = made_at = self.clock.monotonic()
+        while True:
+            await asyncio.sleep(
+                uniform(0.8, 1.2) * min(self.settings.heartbeat, self.settings.worker_lease / 6)
+            )
+            try:
+                async with database.connection() as connection:
+                    lost = await ledger.reap(connection)
+                    if self.clock.monotonic() - swept_at > SWEEP_EVERY:
+                        swept_at = self.clock.monotonic()
+                        await ledger.sweep(connection)
+                if self.clock.monotonic() - made_at > PARTITIONS_EVERY:
+                    made_at = self.clock.monotonic()
+                    await database.make_partitions()
+            except (psycopg.Error, DatabaseError):
+                continue  # the loops say so; the next round tries again
+            self._tell_lost(lost)
+
+    def _tell_lost(self, lost: Sequence[Finished]) -> None:
+        for one in lost:
+            word = "lost" if one.outcome == "lost" else "timed_out"
+            self.events.emit(
+                word,
+                run=one.id,
+                job=one.job,
+                scheduled_at=one.key.scheduled_at,
+                attempt=one.attempt,
+                state=one.state,
+                error=(one.error or {}).get("message"),
+            )
+        if any(one.state == "queued" for one in lost):
+            self._nudge("worker")
+        if any(one.behind for one in lost):
+            self._nudge("scheduler")
+
+
+@asynccontextmanager
+async def _beside(*loops: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Run side loops for as long as the block lasts."""
+    tasks = [asyncio.ensure_future(loop) for loop in loops]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def serve(role: str, *, stop: threading.Event | None = None, **given: Any) -> int:
+    """Serve in one role until INT or TERM, then drain; returns the exit code.
+
+    The signals are installed here, also where INT was inherited as ignored; a second one ends the process at
+    once with 130. With ``stop`` the caller has the signals and sets the event instead.
+    """
+    process = Process(role, **given)
+    if stop is None:
+        _install(process.stopping)
+    else:
+        process.stopping = stop
+    return process.serve()
+
+
+def _install(stopping: threading.Event) -> None:
+    def ask(number: int, frame: object) -> None:
+        if stopping.is_set():
+            os._exit(130)
+        stopping.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, ask)
+
+
+def author() -> str:
+    """Who makes a change, for the ledger: the user at this host."""
+    with suppress(Exception):
+        return f"{getpass.getuser()}@{socket.gethostname()}"
+    return socket.gethostname()

@@ -1,0 +1,169 @@
+"""The values of the ledger: who decides, what a worker holds, how an attempt ended, and a run's address."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import lru_cache
+from importlib.metadata import version as installed_version
+from typing import Any
+from uuid import UUID
+
+from duly.jobs import Policy
+from duly.planner import Plan
+from duly.postgres import Row
+from duly.schedules import Schedule
+
+VERSION = installed_version("duly")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Actor:
+    """Who decides: one process start, by one mechanism, with one authority."""
+
+    process: UUID
+    mechanism: str = "database"
+    host: str = field(default_factory=socket.gethostname)
+    pid: int = field(default_factory=os.getpid)
+    version: str = VERSION
+    lease: str | None = None
+    epoch: int | None = None
+    term: UUID | None = None
+    clock_offset: float | None = None
+    author: str | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Hands:
+    """An idle local worker that takes runs in the deciding transaction: its identity, room and what it knows."""
+
+    worker: UUID
+    room: int
+    queues: Sequence[str]
+    tasks: Sequence[str]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Key:
+    """The identity of a run."""
+
+    job_id: int
+    scheduled_at: datetime
+    trigger_id: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Claimed:
+    """One attempt that a worker holds, with all it needs to run it."""
+
+    key: Key
+    job: str
+    attempt: int
+    revision: int
+    policy: Policy
+    schedule: Schedule
+    args: Mapping[str, Any]
+    kind: str
+    verdict: str | None
+    stands_count: int
+    stands_first: datetime | None
+    failures: int
+    losses: int
+    started_at: datetime
+
+    @property
+    def id(self) -> str:
+        """The run's public address."""
+        return run_id(self.job, self.key.scheduled_at, self.key.trigger_id)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ended:
+    """How an attempt ended: an outcome of ``succeeded failed timed_out cancelled lost``, and what it left.
+
+    ``delay`` is how many seconds to wait before the next try; None forbids one. ``seen_at`` is the last sign
+    of life where that is not now.
+    """
+
+    key: Key
+    attempt: int
+    worker: UUID
+    outcome: str
+    result: Any = None
+    error: Mapping[str, str] | None = None
+    delay: float | None = None
+    seen_at: datetime | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Finished:
+    """What ``finish`` recorded: the run's state afterwards, and whether the job is behind."""
+
+    key: Key
+    job: str
+    attempt: int
+    state: str
+    outcome: str
+    at: datetime
+    available_at: datetime | None
+    started_at: datetime | None
+    error: Mapping[str, str] | None
+    behind: bool
+
+    @property
+    def id(self) -> str:
+        return run_id(self.job, self.key.scheduled_at, self.key.trigger_id)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Due:
+    """One locked cursor: the row, and the database's instant read after its lock."""
+
+    row: Row
+
+    @property
+    def job_id(self) -> int:
+        return int(self.row["job_id"])
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Recorded:
+    """What a decision wrote: its id, the plans that won, and the runs that were handed over at once."""
+
+    decision: int | None
+    plans: Sequence[Plan]
+    handed: Sequence[Claimed]
+
+    @property
+    def runs(self) -> int:
+        return sum(len(plan.runs) for plan in self.plans)
+
+    @property
+    def spans(self) -> int:
+        return sum(len(plan.spans) for plan in self.plans)
+
+
+def run_id(job: str, scheduled_at: datetime, trigger_id: str = "", namespace: str = "default") -> str:
+    """``JOB@INSTANT``, or ``JOB@INSTANT!KEY`` off the time line; public and frozen."""
+    address = f"{job}@{_stamp(scheduled_at)}"
+    if trigger_id:
+        address = f"{address}!{trigger_id}"
+    return address if namespace == "default" else f"{namespace}/{address}"
+
+
+def idempotency_key(
+    job: str, scheduled_at: datetime, trigger_id: str = "", namespace: str = "default"
+) -> str:
+    """The same in all attempts: the run's address with its namespace in front."""
+    return f"{namespace}/{run_id(job, scheduled_at, trigger_id)}"
+
+
+@lru_cache(maxsize=4096)
+def _stamp(instant: datetime) -> str:
+    whole = instant.astimezone(UTC)
+    text = whole.replace(tzinfo=None).isoformat(timespec="microseconds")
+    return (text.rstrip("0").rstrip(".") if whole.microsecond else text[:-7]) + "Z"
