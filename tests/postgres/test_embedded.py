@@ -31,6 +31,8 @@ def data(tmp_path: Path) -> Iterator[Path]:
     directory = tmp_path / ".duly"
     yield directory
     embedded.stop(directory, timeout=20)
+    for left in tmp_path.iterdir():  # a cluster is 46 MB, and pytest keeps three runs of everything
+        shutil.rmtree(left, ignore_errors=True)
 
 
 @pytest.fixture(scope="module")
