@@ -1,0 +1,79 @@
+"""The shipped claims stay cheap whatever is ready: SKIP LOCKED, an index in order, no sort."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+from uuid import uuid4
+
+import pytest
+
+from duly.ledger import BEGINNING
+from duly.postgres import Connection, Database, statements
+from duly.scheduler import FOREVER
+
+SORT = re.compile(r"(^|-> +)(Incremental )?Sort$", re.MULTILINE)
+
+
+@pytest.fixture
+async def crowded(database: Database) -> AsyncIterator[Connection]:
+    """A ledger in which 300,000 cursors are due and 300,000 runs are ready."""
+    async with database.connection() as connection:
+        await connection.execute("alter table duly.cursors drop constraint cursors_job_id_fkey")
+        await connection.execute(
+            """insert into duly.cursors (job_id, schedule_id, policy_id, revision, newest_revision, cursor_at, due_at, wake_at)
+               select n, 1, 1, 1, 1, '2026-01-01Z', '2026-01-01Z'::timestamptz + n * interval '1 ms',
+                      '2026-01-01Z'::timestamptz + n * interval '1 ms' from generate_series(1, 300000) n"""
+        )
+        await connection.execute(
+            """insert into duly.runs (job_id, scheduled_at, task, available_at)
+               select n, '2026-01-01Z'::timestamptz + n * interval '1 ms', 't', '2026-01-01Z'::timestamptz + n * interval '1 ms'
+                 from generate_series(1, 300000) n"""
+        )
+        await connection.execute("analyze duly.cursors")
+        await connection.execute("analyze duly.runs")
+        yield connection
+
+
+async def plan_of(database: Database, connection: Connection, name: str, **given: object) -> str:
+    """The plan of a shipped statement, with the parameters it is given."""
+    cursor = await connection.execute(
+        f"explain (costs off, verbose) {statements('ledger')[name]}", database.given(given)
+    )
+    return "\n".join(str(next(iter(row.values()))) for row in await cursor.fetchall())
+
+
+async def test_the_scheduler_claims_due_cursors_by_index_without_a_sort(
+    database: Database, crowded: Connection
+) -> None:
+    """Due cursors come in the order of the index, locked row by row, passing over other schedulers' rows."""
+    plan = await plan_of(database, crowded, "due", after=BEGINNING, until=FOREVER, limit=1000)
+    assert "LockRows" in plan
+    assert "cursors_wake" in plan
+    assert not SORT.search(plan), plan
+    assert "Seq Scan" not in plan, plan
+
+
+async def test_the_worker_claims_ready_runs_by_index_without_a_sort(
+    database: Database, crowded: Connection
+) -> None:
+    """Ready runs come in the order of the index of their queue, one branch a queue, and are updated by key."""
+    given = {"worker": uuid4(), "queues": ["default", "mail"], "tasks": ["t", "!shell"], "limit": 100}
+    plan = await plan_of(database, crowded, "claim", **given)
+    assert "LockRows" in plan
+    assert "queue_priority_available_at_job_id_idx" in plan or "runs_ready" in plan, plan
+    assert not SORT.search(plan), plan
+    assert "Seq Scan on duly.runs" not in plan, plan
+
+
+async def test_the_claims_say_skip_locked() -> None:
+    """A claim that waited for another scheduler's or worker's rows would serialise them all."""
+    for name in ("due", "claim"):
+        assert "for no key update skip locked" in statements("ledger")[name]
+
+
+async def test_peeking_costs_the_same_with_a_full_ledger(database: Database, crowded: Connection) -> None:
+    """Asking when to look next touches an index entry, however many jobs there are."""
+    plan = await plan_of(database, crowded, "peek")
+    assert "cursors_wake" in plan
+    assert "Seq Scan" not in plan, plan
