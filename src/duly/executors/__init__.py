@@ -1,0 +1,106 @@
+"""How it runs: what every executor takes and gives back.
+
+An executor runs one attempt to its end and says what came of it. It never raises for what the user's code
+does, never records anything, and learns through :class:`Stop` that it is to end early.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from duly.errors import DulyError
+from duly.jobs import RESULT_LIMIT, plain_json
+
+MESSAGE_LIMIT = 4096
+TRACE_LIMIT = 8192
+
+
+class Stop:
+    """Why an attempt must end before its task is done. Asked once; used on the worker's loop alone."""
+
+    def __init__(self) -> None:
+        self.reason: str | None = None
+        self._listeners: list[Callable[[], None]] = []
+
+    def ask(self, reason: str) -> None:
+        """Ask the attempt to end; the first reason stays."""
+        if self.reason is not None:
+            return
+        self.reason = reason
+        for listener in self._listeners:
+            listener()
+
+    def then(self, listener: Callable[[], None]) -> None:
+        """Call ``listener`` when the attempt is asked to end, at once if it already was."""
+        self._listeners.append(listener)
+        if self.reason is not None:
+            listener()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Output:
+    """What a task printed: its first and last part as text, and how many bytes there were in all."""
+
+    head: str
+    tail: str
+    size: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ending:
+    """What came of an attempt: a result or an error.
+
+    ``stopped`` says that it was ended before it was done. ``leftover`` is what still runs although the attempt
+    is over (a thread cannot be killed): the worker's place stays taken until it is done.
+    """
+
+    result: Any = None
+    error: Mapping[str, str] | None = None
+    stopped: bool = False
+    output: Output | None = None
+    leftover: asyncio.Future[Any] | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Raised:
+    """An exception of the user's code as a value, so that it cannot end a loop or a thread."""
+
+    error: BaseException
+
+
+def ending(job: str, value: Any) -> Ending:
+    """The ending that a task's return value, or what it raised, means; results are JSON up to 256 KiB."""
+    if isinstance(value, Raised):
+        return Ending(error=described(value.error))
+    try:
+        return Ending(result=None if value is None else plain_json(value, RESULT_LIMIT, _result_of(job)))
+    except DulyError as error:
+        return Ending(error=fault(type(error).__name__, error.message))
+
+
+def _result_of(job: str) -> str:
+    return f"the result of job {job!r}"
+
+
+def described(error: BaseException) -> dict[str, str]:
+    """An exception as the ledger keeps it: class, message and where it was raised, all bounded."""
+    try:
+        message = str(error)
+    except Exception:  # a user's __str__ may itself be broken
+        message = "(its message cannot be shown)"
+    trace = "".join(traceback.format_exception(error, chain=True, limit=-20))
+    return {**fault(type(error).__name__, message), "trace": storable(trace[-TRACE_LIMIT:])}
+
+
+def fault(kind: str, message: str) -> dict[str, str]:
+    """An error as the ledger keeps it."""
+    return {"class": kind, "message": storable(message[:MESSAGE_LIMIT])}
+
+
+def storable(text: str) -> str:
+    """Text that PostgreSQL's JSON and text can hold: without NUL, without halves of surrogate pairs."""
+    return text.replace("\0", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace").decode("utf-8")

@@ -1,0 +1,342 @@
+"""Shell commands: a process group of their own, bounded output, and an end that is a real end.
+
+One thread attends one command, so neither spawning nor reading ever blocks the worker's loop.
+"""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+import json
+import os
+import pwd
+import selectors
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import IO, Any, cast
+
+from duly.clock import text as instant
+from duly.executors import Ending, Output, Raised, Stop, described, fault, storable
+from duly.executors.in_process import Threads
+from duly.run import Run
+
+OUTPUT_LIMIT = 1024 * 1024
+TERM_GRACE = 5.0
+LINGER = 0.25  # how long to read on after the command itself has ended
+_LOOK = 0.05
+_SECRETS = ("DULY_DATABASE_URL", "PGPASSWORD")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Command:
+    """A command and how to run it, as a job's policy keeps it. ``output_limit`` is in bytes."""
+
+    command: str | list[str]
+    env: Mapping[str, str]
+    cwd: str | None
+    user: str | None
+    stdin: str | None
+    output_limit: int
+    ok_codes: tuple[int, ...]
+
+    @classmethod
+    def load(cls, task: Mapping[str, Any]) -> Command:
+        """The command that a policy's task describes."""
+        command = task["command"]
+        return cls(
+            command=command if isinstance(command, str) else [str(word) for word in command],
+            env={name: str(value) for name, value in (task.get("env") or {}).items()},
+            cwd=task.get("cwd"),
+            user=task.get("user"),
+            stdin=task.get("stdin"),
+            output_limit=int(task.get("output_limit", OUTPUT_LIMIT)),
+            ok_codes=tuple(task.get("ok_codes") or (0,)),
+        )
+
+    @property
+    def words(self) -> list[str]:
+        return ["/bin/sh", "-c", self.command] if isinstance(self.command, str) else self.command
+
+
+class Excerpt:
+    """The first and the last half of at most ``limit`` bytes, and how many there were; memory is bounded."""
+
+    def __init__(self, limit: int) -> None:
+        self._half = max(limit // 2, 1)
+        self._head = bytearray()
+        self._tail = bytearray()
+        self.size = 0
+
+    def add(self, chunk: bytes) -> None:
+        """Take what was printed next."""
+        self.size += len(chunk)
+        room = self._half - len(self._head)
+        self._head += chunk[:room]
+        self._tail += chunk[room:] if room else chunk
+        if len(self._tail) > 2 * self._half:
+            del self._tail[: -self._half]
+
+    def output(self) -> Output:
+        """As text: UTF-8, where anything else and NUL are replaced; no character is cut in two."""
+        del self._tail[: -self._half]
+        if self.size <= 2 * self._half:
+            return Output(head=_decoded(bytes(self._head + self._tail)), tail="", size=self.size)
+        begun = len(self._tail) - len(self._tail.lstrip(bytes(range(0x80, 0xC0)))) if self._tail else 0
+        head = codecs.getincrementaldecoder("utf-8")("replace").decode(bytes(self._head))
+        return Output(head=storable(head), tail=_decoded(bytes(self._tail[min(begun, 3) :])), size=self.size)
+
+    @property
+    def last_line(self) -> str:
+        """The last line that says something, at most 500 characters."""
+        lines = _decoded(bytes((self._head + self._tail)[-4096:])).strip().splitlines()
+        return lines[-1].strip()[:500] if lines else ""
+
+
+def _decoded(data: bytes) -> str:
+    return storable(data.decode("utf-8", "replace"))
+
+
+class _Bell:
+    """Tells the thread that attends a command to stop it; rung on the worker's loop."""
+
+    def __init__(self) -> None:
+        self.reader, self._writer = os.pipe()
+        self._closed = False
+
+    def ring(self) -> None:
+        """Ring once more; after the end nobody listens and nothing happens."""
+        if not self._closed:
+            os.write(self._writer, b"!")
+
+    def close(self, _: object = None) -> None:
+        self._closed = True
+        os.close(self.reader)
+        os.close(self._writer)
+
+
+async def run_shell(task: Mapping[str, Any], run: Run, stop: Stop, threads: Threads) -> Ending:
+    """Run one attempt of a shell command until it ends, or until it is asked to stop.
+
+    Then its process group is sent TERM and, after five seconds, KILL.
+    """
+    bell = _Bell()
+    work = threads.submit(lambda: _attend(Command.load(task), run, bell.reader))
+    work.add_done_callback(bell.close)
+    stop.then(bell.ring)
+    ended = await work
+    return Ending(error=described(ended.error)) if isinstance(ended, Raised) else cast(Ending, ended)
+
+
+def _attend(command: Command, run: Run, bell: int) -> Ending:
+    """In a thread: spawn, read, wait; the bell rings when the command is to be stopped."""
+    try:
+        process = _spawn(command, _environment(command, run))
+    except _Unable as unable:
+        return Ending(error=fault("ShellFailed", str(unable)))
+    excerpt = Excerpt(command.output_limit)
+    assert process.stdout is not None
+    with process.stdout as pipe, _watch(process, pipe, bell) as watch:
+        stopped = watch.read(excerpt)
+        if stopped:
+            watch.end(excerpt)
+    with contextlib.suppress(subprocess.TimeoutExpired):  # one that may not be signalled is left to itself
+        process.wait(TERM_GRACE)
+    output = excerpt.output() if excerpt.size else None
+    if stopped:
+        return Ending(stopped=True, output=output)
+    if process.returncode in command.ok_codes:
+        return Ending(result={"exit": process.returncode}, output=output)
+    return Ending(error=fault("ShellFailed", _failure(process.returncode, excerpt.last_line)), output=output)
+
+
+class _Unable(Exception):
+    """The command could not even be started; says why, in words."""
+
+
+def _spawn(command: Command, environment: dict[str, str]) -> subprocess.Popen[bytes]:
+    who = _identity(command.user)
+    with contextlib.ExitStack() as stack:
+        stdin: int | IO[bytes] = subprocess.DEVNULL
+        if command.stdin is not None:
+            stdin = stack.enter_context(tempfile.TemporaryFile())
+            stdin.write(command.stdin.encode("utf-8", "surrogateescape"))
+            stdin.seek(0)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())  # this thread's mask would be inherited
+        try:
+            return subprocess.Popen(
+                command.words,
+                stdin=stdin,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                cwd=command.cwd,
+                env=environment,
+                start_new_session=True,
+                bufsize=0,
+                **who,
+            )
+        except OSError as error:
+            raise _Unable(_why_not(command, error)) from None
+        except ValueError as error:  # a NUL in a word, or an environment name with "="
+            raise _Unable(f"the command cannot be started: {error}") from None
+
+
+def _why_not(command: Command, error: OSError) -> str:
+    if command.cwd is not None and error.filename == command.cwd:
+        return f"the working directory {command.cwd!r} cannot be entered: {error.strerror}"
+    program = command.words[0] if command.words else ""
+    if isinstance(error, FileNotFoundError):
+        return f"command not found: {program}"
+    return f"{program} cannot be started: {error.strerror}"
+
+
+def _identity(user: str | None) -> dict[str, Any]:
+    """Popen's arguments that take on ``user``; nothing when that is who we are."""
+    if user is None:
+        return {}
+    try:
+        entry = pwd.getpwnam(user)
+    except KeyError:
+        raise _Unable(f"there is no user {user!r} on this machine") from None
+    if entry.pw_uid == os.geteuid():
+        return {}
+    if os.geteuid() != 0:
+        raise _Unable(
+            f"only root can run a command as user {user!r}; run the worker as root, or leave user out"
+        )
+    groups = os.getgrouplist(user, entry.pw_gid)
+    return {"user": entry.pw_uid, "group": entry.pw_gid, "extra_groups": groups}
+
+
+def _environment(command: Command, run: Run) -> dict[str, str]:
+    """The worker's environment without its secrets, the job's own words, and what the run is."""
+    environment = {name: value for name, value in os.environ.items() if name not in _SECRETS}
+    if command.user is not None:
+        with contextlib.suppress(KeyError):
+            entry = pwd.getpwnam(command.user)
+            environment |= {"USER": entry.pw_name, "LOGNAME": entry.pw_name, "HOME": entry.pw_dir}
+    environment |= command.env
+    interval = run.data_interval
+    return environment | {
+        "DULY_RUN": run.id,
+        "DULY_JOB": run.job,
+        "DULY_SCHEDULED_AT": instant(run.scheduled_at) or "",
+        "DULY_ATTEMPT": str(run.attempt),
+        "DULY_IDEMPOTENCY_KEY": run.idempotency_key,
+        "DULY_DATA_INTERVAL_START": instant(interval.start) or "",
+        "DULY_DATA_INTERVAL_END": instant(interval.end) or "",
+        "DULY_CAUGHT_UP": "true" if run.caught_up else "false",
+        "DULY_ARGS": json.dumps(dict(run.args), ensure_ascii=False),
+    }
+
+
+class _Watch:
+    """Reads what a command prints until it has ended, and ends it when the bell rings."""
+
+    def __init__(self, process: subprocess.Popen[bytes], pipe: IO[bytes], bell: int) -> None:
+        self.process = process
+        self._pipe = pipe.fileno()
+        self._bell = bell
+        self._exit = _exit_of(process.pid)
+        self._open = True
+        self._selector = selectors.DefaultSelector()
+        for fd in (self._pipe, self._bell, self._exit):
+            if fd is not None:
+                self._selector.register(fd, selectors.EVENT_READ)
+
+    def close(self) -> None:
+        self._selector.close()
+        if self._exit is not None:
+            os.close(self._exit)
+
+    def read(self, excerpt: Excerpt) -> bool:
+        """Read until the command has ended; True when the bell rang first.
+
+        What a grandchild that holds the pipe open prints later is not waited for.
+        """
+        rang = False
+        while self.process.poll() is None and not rang:
+            rang = self._bell in self._turn(excerpt, None if self._exit is not None else _LOOK)
+        for fd in (self._bell, self._exit):
+            if fd is not None:
+                self._selector.unregister(fd)
+        if self.process.poll() is None:
+            return True
+        self._drain(excerpt)
+        return False
+
+    def end(self, excerpt: Excerpt) -> None:
+        """TERM to the group; after five seconds, KILL to whatever is left of it."""
+        group = self.process.pid
+        _signal(group, signal.SIGTERM)
+        until = time.monotonic() + TERM_GRACE
+        while time.monotonic() < until and (self.process.poll() is None or _signal(group, 0)):
+            self._turn(excerpt, _LOOK)
+        _signal(group, signal.SIGKILL)
+        self._drain(excerpt)
+
+    def _drain(self, excerpt: Excerpt) -> None:
+        """Read what is left in the pipe, for a moment at most."""
+        until = time.monotonic() + LINGER
+        while self._open and (left := until - time.monotonic()) > 0:
+            self._turn(excerpt, left)
+
+    def _turn(self, excerpt: Excerpt, timeout: float | None) -> set[int]:
+        """One wait for output, the end or the bell; takes the output, gives what was heard."""
+        heard = {key.fd for key, _ in self._selector.select(timeout)}
+        if self._pipe in heard:
+            chunk = os.read(self._pipe, 65536)
+            excerpt.add(chunk)
+            if not chunk:
+                self._open = False
+                self._selector.unregister(self._pipe)
+        return heard
+
+
+@contextlib.contextmanager
+def _watch(process: subprocess.Popen[bytes], pipe: IO[bytes], bell: int) -> Iterator[_Watch]:
+    watch = _Watch(process, pipe, bell)
+    try:
+        yield watch
+    finally:
+        watch.close()
+
+
+def _exit_of(pid: int) -> int | None:
+    """A descriptor that becomes readable when the process ends, where the system has such."""
+    try:
+        return os.pidfd_open(pid)
+    except (AttributeError, OSError):
+        return None
+
+
+def _signal(group: int, number: int) -> bool:
+    """Signal every process of a group; False when there is none."""
+    try:
+        os.killpg(group, number)
+    except (ProcessLookupError, PermissionError):
+        return False
+    return True
+
+
+def _failure(code: int, last_line: str) -> str:
+    """What a failing exit means in words, with the last line that was printed."""
+    if code < 0:
+        said = f"killed by {_name(-code)}"
+    elif code == 127:
+        said = "exit 127: command not found"
+    elif code > 128 and _name(code - 128):
+        said = f"exit {code} ({_name(code - 128)})"
+    else:
+        said = f"exit {code}"
+    return f"{said}: {last_line}" if last_line else said
+
+
+def _name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return "" if number < 1 else f"signal {number}" if number < 65 else ""
