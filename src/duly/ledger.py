@@ -240,16 +240,48 @@ class Ledger:
         rows = await self.database.rows(
             connection, "ledger", "claim", worker=worker, queues=list(queues), tasks=list(tasks), limit=limit
         )
+        return await self._readable(connection, worker, rows)
+
+    async def held(
+        self, connection: Connection, worker: UUID, *, known: Sequence[Key], limit: int
+    ) -> list[Claimed]:
+        """Attempts that the ledger says the worker holds, apart from those it knows: their claim's answer was lost."""
+        rows = await self.database.rows(
+            connection,
+            "ledger",
+            "held",
+            worker=worker,
+            job_id=[key.job_id for key in known],
+            scheduled_at=[key.scheduled_at for key in known],
+            trigger_id=[key.trigger_id for key in known],
+            limit=limit,
+        )
+        return await self._readable(connection, worker, rows)
+
+    async def _readable(self, connection: Connection, worker: UUID, rows: Sequence[Row]) -> list[Claimed]:
+        """The attempts as values. One whose definition cannot be read here is given up, and stops no other."""
         await self._load(
             connection,
             schedules={row["schedule_id"] for row in rows},
             policies={row["policy_id"] for row in rows},
         )
-        return [self._claimed(row) for row in rows]
+        claimed: list[Claimed] = []
+        unreadable: list[Ended] = []
+        for row in rows:
+            try:
+                claimed.append(self._claimed(row))
+            except Exception as error:
+                said = {"class": type(error).__name__, "message": str(error)[:4096]}
+                unreadable.append(
+                    Ended(key=_key(row), attempt=row["attempt"], worker=worker, outcome="lost", error=said)
+                )
+        if unreadable:
+            await self.finish(connection, unreadable)
+        return claimed
 
     def _claimed(self, row: Row) -> Claimed:
         return Claimed(
-            key=Key(job_id=row["job_id"], scheduled_at=row["scheduled_at"], trigger_id=row["trigger_id"]),
+            key=_key(row),
             job=row["name"],
             attempt=row["attempt"],
             revision=row["revision"],
@@ -270,21 +302,16 @@ class Ledger:
         if not ended:
             return []
         rows = await self.database.rows(connection, "ledger", "finish", **_ended_arrays(ended))
-        return [
-            Finished(
-                key=Key(job_id=row["job_id"], scheduled_at=row["scheduled_at"], trigger_id=row["trigger_id"]),
-                job=row["name"],
-                attempt=row["attempt"],
-                state=row["state"],
-                outcome=row["outcome"],
-                at=row["now"],
-                available_at=row["available_at"],
-                started_at=row["started_at"],
-                error=row["error"],
-                behind=bool(row["behind"]),
-            )
-            for row in rows
-        ]
+        return [_finished(row) for row in rows]
+
+    async def ended(self, connection: Connection, ended: Sequence[Ended]) -> list[Finished]:
+        """Those of ``ended`` that are recorded with this very outcome, for a ``finish`` without an answer."""
+        arrays = _ended_arrays(ended)
+        names = ("job_id", "scheduled_at", "trigger_id", "attempt", "worker", "outcome")
+        rows = await self.database.rows(
+            connection, "ledger", "ended", **{name: arrays[name] for name in names}
+        )
+        return [_finished(row) for row in rows]
 
     async def output(self, connection: Connection, ended: Ended, head: str, tail: str, size: int) -> None:
         """Keep what an attempt printed."""
@@ -315,7 +342,7 @@ class Ledger:
         rows = await self.database.rows(connection, "ledger", "lost", limit=limit)
         lost = [
             Ended(
-                key=Key(job_id=row["job_id"], scheduled_at=row["scheduled_at"], trigger_id=row["trigger_id"]),
+                key=_key(row),
                 attempt=row["attempt"],
                 worker=row["worker"],
                 outcome=row["outcome"],
@@ -454,6 +481,25 @@ def _or_raise(value: Any) -> Any:
     if isinstance(value, Exception):
         raise value
     return value
+
+
+def _key(row: Row) -> Key:
+    return Key(job_id=row["job_id"], scheduled_at=row["scheduled_at"], trigger_id=row["trigger_id"])
+
+
+def _finished(row: Row) -> Finished:
+    return Finished(
+        key=_key(row),
+        job=row["name"],
+        attempt=row["attempt"],
+        state=row["state"],
+        outcome=row["outcome"],
+        at=row["now"],
+        available_at=row["available_at"],
+        started_at=row["started_at"],
+        error=row["error"],
+        behind=bool(row["behind"]),
+    )
 
 
 def _actor(actor: Actor) -> dict[str, object]:
