@@ -1,0 +1,163 @@
+"""How ended attempts reach the ledger: in groups, and never lost while the process lives.
+
+While one group's commit runs, the next one gathers; nothing is delayed on purpose. An error of the database
+means that the outcome is unknown: the same group is written again until there is an answer, and what the
+fence then refuses is looked up, because it may have been recorded by the try whose answer was lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import psycopg
+
+from duly.executors import Output, fault
+from duly.ledger import Ended, Finished, Key, Ledger
+from duly.postgres import without_password
+from duly.telemetry import Events
+
+GROUP = 500
+LONGEST_PAUSE = 1.0
+_OF_THE_VALUE = ("22", "23", "54")  # classes of errors that come again however often the same value is sent
+_OF_THE_MOMENT = ("40", "55", "57014")  # deadlock, lock or statement timeout: the server is well
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Completion:
+    """One ended attempt on its way to the ledger, with what it printed."""
+
+    ended: Ended
+    output: Output | None = None
+
+    @property
+    def attempt(self) -> tuple[Key, int]:
+        """Which attempt of which run."""
+        return self.ended.key, self.ended.attempt
+
+
+Told = Callable[[Sequence[tuple[Completion, Finished | None]]], None]
+
+
+class Reach:
+    """Whether the database answers; says so once each time that it changes."""
+
+    def __init__(self, events: Events) -> None:
+        self._events = events
+        self._lost = False
+
+    def lost(self, error: Exception) -> None:
+        """The database gave ``error`` instead of an answer."""
+        if not self._lost and not _state(error).startswith(_OF_THE_MOMENT):
+            self._lost = True
+            self._events.emit("database_lost", error=without_password(str(error)).strip())
+
+    def back(self) -> None:
+        """The database answered."""
+        if self._lost:
+            self._lost = False
+            self._events.emit("database_back")
+
+
+class Completions:
+    """A queue of completions and the one coroutine that writes them.
+
+    ``told`` is called on the loop for each group, with None for an attempt that had lost its run.
+    """
+
+    def __init__(self, ledger: Ledger, reach: Reach, told: Told) -> None:
+        self._ledger = ledger
+        self._reach = reach
+        self._told = told
+        self._waiting: list[Completion] = []
+        self._stir = asyncio.Event()
+        self._closed = False
+
+    @property
+    def waiting(self) -> int:
+        """How many attempts have ended and are not yet in a group; the worker bounds it by not claiming."""
+        return len(self._waiting)
+
+    def put(self, completion: Completion) -> None:
+        """Take one completion along with the next group."""
+        self._waiting.append(completion)
+        self._stir.set()
+
+    def open(self) -> None:
+        """Allow :meth:`run`, also after an earlier end."""
+        self._closed = False
+
+    def close(self) -> None:
+        """Let :meth:`run` end when everything is recorded."""
+        self._closed = True
+        self._stir.set()
+
+    async def run(self) -> None:
+        """Write group after group until closed and empty."""
+        while self._waiting or not self._closed:
+            self._stir.clear()
+            if not self._waiting:
+                await self._stir.wait()
+            await asyncio.sleep(0)  # what ends in this turn of the loop comes along
+            group, self._waiting = self._waiting[:GROUP], self._waiting[GROUP:]
+            if group:
+                await self._record(group)
+
+    async def _record(self, group: Sequence[Completion]) -> None:
+        pause, unsure = 0.05, False
+        while True:
+            try:
+                finished = await self._write(group, unsure)
+            except Exception as error:
+                if _of_the_value(error):
+                    await self._apart(group, error)
+                    return
+                self._reach.lost(error)
+                unsure = True
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, LONGEST_PAUSE)
+            else:
+                self._reach.back()
+                self._told([(one, finished.get(one.attempt)) for one in group])
+                return
+
+    async def _write(self, group: Sequence[Completion], unsure: bool) -> dict[tuple[Key, int], Finished]:
+        async with self._ledger.database.connection() as connection:
+            for one in group:
+                if one.output is not None:
+                    head, tail, size = one.output.head, one.output.tail, one.output.size
+                    await self._ledger.output(connection, one.ended, head, tail, size)
+            rows = await self._ledger.finish(connection, [one.ended for one in group])
+            finished = {(row.key, row.attempt): row for row in rows}
+            absent = [one.ended for one in group if one.attempt not in finished]
+            if unsure and absent:
+                rows = await self._ledger.ended(connection, absent)
+                finished |= {(row.key, row.attempt): row for row in rows}
+        return finished
+
+    async def _apart(self, group: Sequence[Completion], error: Exception) -> None:
+        """One value that the database refuses must not hold up the others: write each by itself.
+
+        The refused one is recorded as a failure that says so; if even that is refused, history was tampered
+        with, and the attempt counts as fenced.
+        """
+        if len(group) > 1:
+            for one in group:
+                await self._record([one])
+        elif (group[0].ended.error or {}).get("class") == "NotRecorded":
+            self._told([(group[0], None)])
+        else:
+            said = fault("NotRecorded", f"the database refused what the attempt left: {error}".strip())
+            ended = replace(group[0].ended, outcome="failed", result=None, error=said, delay=None)
+            await self._record([Completion(ended=ended)])
+
+
+def _state(error: Exception) -> str:
+    return (error.sqlstate or "") if isinstance(error, psycopg.Error) else ""
+
+
+def _of_the_value(error: Exception) -> bool:
+    return isinstance(error, psycopg.DataError | TypeError | ValueError) or _state(error).startswith(
+        _OF_THE_VALUE
+    )

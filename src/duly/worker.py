@@ -1,0 +1,487 @@
+"""The second loop: claim, run, finish; drain; reap.
+
+Everything here runs on one event loop, except :meth:`Worker.offer`, :meth:`Worker.take` and
+:meth:`Worker.lost`, which any thread may call. A task that blocks this loop delays other tasks of this worker
+and nothing else: heartbeat and scheduler have loops of their own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from duly.completions import GROUP, LONGEST_PAUSE, Completion, Completions, Reach
+from duly.executors import Ending, Stop, described, fault
+from duly.executors.in_process import Task, Threads, run_task
+from duly.executors.shell import TERM_GRACE, run_shell
+from duly.jobs import SHELL
+from duly.ledger import Claimed, Ended, Finished, Hands, Key, Ledger
+from duly.run import Run
+from duly.settings import Settings
+from duly.telemetry import Events
+
+BATCH = 100
+SHORTEST = 0.01
+LAST_WORDS = 10.0  # how long a draining worker tries to record what has ended
+_GATHER = 0.002  # when every place was taken: what is given back meanwhile is filled in one claim
+
+
+@dataclass(kw_only=True, slots=True)
+class _Held:
+    """One attempt that this worker holds."""
+
+    claimed: Claimed
+    worker: UUID
+    began: float = 0.0
+    seconds: float = 0.0
+    stop: Stop = field(default_factory=Stop)
+
+    @property
+    def attempt(self) -> tuple[Key, int]:
+        return self.claimed.key, self.claimed.attempt
+
+
+class _Places:
+    """How many attempts may be held at once; safe from any thread."""
+
+    def __init__(self, total: int) -> None:
+        self._free = total
+        self._lock = threading.Lock()
+        self._starved = False
+
+    def reserve(self, most: int) -> int:
+        """Take up to ``most`` places; whoever is given none is remembered as starved."""
+        with self._lock:
+            taken = min(self._free, most)
+            self._free -= taken
+            return taken
+
+    def starve(self) -> bool:
+        """Is no place free? Then the next one that is given back says so."""
+        with self._lock:
+            self._starved = self._free == 0
+            return self._starved
+
+    def give_back(self, count: int) -> bool:
+        """Give places back; True when somebody waits for one."""
+        with self._lock:
+            self._free += count
+            waits, self._starved = self._starved and self._free > 0, False
+            return waits
+
+
+class Worker:
+    """Claims runs whose task it knows, runs them and records how they ended.
+
+    ``identity`` gives the process's present identity (it changes when a lease was lost), ``tasks`` the Python
+    tasks by name; shell commands need no code. At most ``concurrency`` attempts are held at once.
+    ``on_behind`` is called when a finished run leaves its job with something owed.
+    """
+
+    def __init__(
+        self,
+        *,
+        ledger: Ledger,
+        identity: Callable[[], UUID],
+        tasks: Mapping[str, Task],
+        queues: Sequence[str] = ("default",),
+        concurrency: int = 100,
+        events: Events,
+        settings: Settings,
+        on_behind: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._ledger = ledger
+        self._clock = ledger.database.clock
+        self._identity = identity
+        self._tasks = tasks
+        self._queues = tuple(queues)
+        self._known = (*tasks, SHELL)
+        self._events = events
+        self._settings = settings
+        self._on_behind = on_behind
+        self._places = _Places(concurrency)
+        self._threads = Threads()
+        self._reach = Reach(events)
+        self._completions = Completions(ledger, self._reach, self._told)
+        self._lock = threading.Lock()
+        self._offered: dict[int, int] = {}  # hand-offs under way, each with the generation it began in
+        self._handed = 0  # hand-offs that were ever begun
+        self._generation = 0  # grows when the identity was lost
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._draining = False
+        self._nudge = asyncio.Event()
+        self._changed = asyncio.Event()
+        self._held: dict[tuple[Key, int], _Held] = {}  # claimed and not yet recorded
+        self._live: dict[tuple[Key, int], asyncio.Task[None]] = {}  # of these, those whose task still runs
+        self._wake_at = self._adopt_at = 0.0
+
+    @property
+    def running(self) -> int:
+        """How many attempts are live."""
+        return len(self._live)
+
+    # ------------------------------------------------------------------ from other threads
+
+    def offer(self) -> Hands | None:
+        """Reserve the free places for runs that a deciding transaction hands over; None when there is none.
+
+        Each offer must be followed by exactly one :meth:`take`. Safe from any thread.
+        """
+        with self._lock:
+            if self._loop is None or self._draining:
+                return None
+            room = self._places.reserve(BATCH)
+            if not room:
+                return None
+            hands = Hands(worker=self._identity(), room=room, queues=self._queues, tasks=self._known)
+            self._offered[id(hands)] = self._generation
+            self._handed += 1
+            return hands
+
+    def take(self, hands: Hands, claimed: Sequence[Claimed]) -> None:
+        """Start the runs that were handed over and give the other places back. Safe from any thread."""
+        with self._lock:
+            generation = self._offered[id(hands)]
+            loop = self._loop
+        waits = self._places.give_back(hands.room - len(claimed))
+        if loop is None:
+            self._offered.pop(id(hands))
+            return
+        with suppress(RuntimeError):  # the loop has ended: whoever reaps finds these runs
+            loop.call_soon_threadsafe(self._taken, hands, claimed, generation, waits)
+
+    def _taken(self, hands: Hands, claimed: Sequence[Claimed], generation: int, waits: bool) -> None:
+        for one in claimed:
+            self._begin(one, hands.worker, generation)
+        with self._lock:
+            self._offered.pop(id(hands))
+        self._changed.set()
+        if waits:
+            self._nudge.set()
+
+    def lost(self) -> None:
+        """The identity has expired: end everything that it held; nothing of it is recorded.
+
+        Safe from any thread. Call it before the next identity is registered: what that one claims is kept.
+        """
+        with self._lock:
+            self._generation += 1
+            loop = self._loop
+        if loop is not None:
+            with suppress(RuntimeError):
+                loop.call_soon_threadsafe(self._stop_all, "lost")
+
+    def _stop_all(self, reason: str) -> None:
+        for attempt in list(self._live):
+            self._held[attempt].stop.ask(reason)
+
+    # ------------------------------------------------------------------ the loop
+
+    async def run(self, stop: asyncio.Event, nudge: asyncio.Event) -> None:
+        """Claim and run until ``stop`` is set, then drain.
+
+        Draining takes nothing new, waits ``shutdown_grace`` seconds for what runs, then ends it: an attempt
+        that did not end by itself is recorded as lost, so that ``on_lost`` decides what becomes of its run.
+        """
+        self._begin_turning(nudge)
+        recording = asyncio.create_task(self._completions.run())
+        watching = asyncio.create_task(self._watch(stop))
+        recording.add_done_callback(lambda _: nudge.set())
+        try:
+            await self._claim_on(stop, recording)
+        finally:
+            watching.cancel()
+            self._draining = True
+            await self._drain(recording)
+
+    async def turn(self) -> int:
+        """Claim what is ready, run it to its end, record it; returns how many attempts there were."""
+        self._begin_turning(self._nudge)
+        recording = asyncio.create_task(self._completions.run())
+        async with self._ledger.database.connection() as connection:
+            await self._ledger.wake(connection)
+        claimed, _ = await self._claim()
+        while self._live:
+            await asyncio.wait(self._live.values())
+        self._completions.close()
+        await recording
+        self._close()
+        return claimed
+
+    def _begin_turning(self, nudge: asyncio.Event) -> None:
+        self._nudge = nudge
+        self._draining = False
+        self._completions.open()
+        self._adopt_at = self._clock.monotonic() + self._settings.heartbeat
+        with self._lock:
+            self._loop = asyncio.get_running_loop()
+
+    async def _watch(self, stop: asyncio.Event) -> None:
+        await stop.wait()
+        self._draining = True
+        self._nudge.set()
+
+    async def _claim_on(self, stop: asyncio.Event, recording: asyncio.Task[None]) -> None:
+        """Claim until draining; after an error of the database wait a little, longer each time."""
+        wait, pause = SHORTEST, 0.1
+        while not self._draining and not recording.done():
+            self._nudge.clear()
+            try:
+                wait = await self._look(wait)
+            except Exception as error:
+                self._reach.lost(error)
+                self._adopt_at = 0.0  # the claim may have been committed without an answer
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(stop.wait(), pause)
+                pause = min(pause * 2, LONGEST_PAUSE)
+            else:
+                self._reach.back()
+                pause = 0.1
+                if wait and not self._draining:
+                    with suppress(TimeoutError):
+                        await asyncio.wait_for(self._nudge.wait(), wait)
+
+    async def _look(self, waited: float) -> float:
+        """One claim; returns how many seconds to wait for a nudge before the next."""
+        now = self._clock.monotonic()
+        if now >= self._adopt_at:
+            await self._adopt()
+            self._adopt_at = now + self._settings.heartbeat
+        if self._places.starve() or self._completions.waiting > GROUP:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._nudge.wait(), self._settings.poll)
+            await asyncio.sleep(_GATHER)
+            return 0.0
+        claimed, limit = await self._claim()
+        if claimed == limit and now < self._wake_at:
+            return 0.0
+        waking = await self._waking()
+        if claimed == limit:
+            return 0.0
+        wait = SHORTEST if claimed else min(waited * 2 or SHORTEST, self._settings.poll)
+        return min(wait, waking)
+
+    async def _claim(self) -> tuple[int, int]:
+        """Claim as many runs as there are places, at most a batch; returns how many came, of how many."""
+        limit = self._places.reserve(BATCH)
+        generation, worker = self._generation, self._identity()
+        claimed: list[Claimed] = []
+        try:
+            async with self._ledger.database.connection() as connection:
+                claimed = await self._ledger.claim(
+                    connection, worker, queues=self._queues, tasks=self._known, limit=limit
+                )
+        finally:
+            self._places.give_back(limit - len(claimed))
+        for one in claimed:
+            self._begin(one, worker, generation)
+        return len(claimed), limit
+
+    async def _waking(self) -> float:
+        """Make retries ready whose instant has come, by the database's clock; seconds until the next one."""
+        self._wake_at = self._clock.monotonic() + self._settings.poll
+        async with self._ledger.database.connection() as connection:
+            at = await self._ledger.next_waking(connection)
+            if at is None:
+                return self._settings.poll
+            if await self._ledger.wake(connection):
+                return 0.0
+        return max((at - self._clock.now()).total_seconds(), SHORTEST)
+
+    async def _adopt(self) -> None:
+        """Start what the ledger says we hold and we do not know of: its claim was committed, the answer lost."""
+        with self._lock:
+            begun = self._handed
+            if self._offered:
+                return
+        room = self._places.reserve(BATCH)
+        generation, worker = self._generation, self._identity()
+        known = [key for key, _ in self._held]
+        found: list[Claimed] = []
+        try:
+            async with self._ledger.database.connection() as connection:
+                found = await self._ledger.held(connection, worker, known=known, limit=room)
+            if self._handed != begun:
+                found = []  # a hand-off came in between: they may be its runs; look again next time
+        finally:
+            self._places.give_back(room - len(found))
+        for one in found:
+            self._begin(one, worker, generation)
+
+    # ------------------------------------------------------------------ one attempt
+
+    def _begin(self, claimed: Claimed, worker: UUID, generation: int) -> None:
+        """Start one attempt in a place that is reserved for it."""
+        held = _Held(claimed=claimed, worker=worker, began=self._clock.monotonic())
+        if generation != self._generation:
+            self._say("fenced", held)
+            self._release()
+            return
+        self._held[held.attempt] = held
+        self._live[held.attempt] = asyncio.get_running_loop().create_task(self._attempt(held))
+
+    async def _attempt(self, held: _Held) -> None:
+        self._say("started", held)
+        timer, timeout = None, held.claimed.policy.timeout
+        if timeout is not None:
+            timer = asyncio.get_running_loop().call_later(timeout, held.stop.ask, "timed_out")
+        try:
+            end = await self._execute(held)
+        except Exception as error:  # the last net: a fault of our own ends this attempt and no other
+            end = Ending(error=described(error))
+        if timer is not None:
+            timer.cancel()
+        self._over(held, end)
+
+    async def _execute(self, held: _Held) -> Ending:
+        policy = held.claimed.policy
+        run = Run.of(held.claimed)
+        if policy.task_name == SHELL:
+            return await run_shell(policy.task, run, held.stop, self._threads)
+        task = self._tasks.get(policy.task_name)
+        if task is None:
+            return Ending(error=fault("NotFound", f"this worker has no task {policy.task_name!r}"))
+        return await run_task(task, run, held.stop, self._threads)
+
+    def _over(self, held: _Held, end: Ending) -> None:
+        """The attempt has ended: hand its outcome on, and give the place back when it is really free."""
+        held.seconds = self._clock.monotonic() - held.began
+        del self._live[held.attempt]
+        if end.leftover is None:
+            self._release()
+        else:
+            end.leftover.add_done_callback(lambda _: self._release())
+        self._changed.set()
+        if end.stopped and held.stop.reason == "lost":
+            del self._held[held.attempt]
+            self._say("fenced", held)
+        else:
+            self._completions.put(Completion(ended=_ended(held, end), output=end.output))
+
+    def _release(self) -> None:
+        if self._places.give_back(1):
+            self._nudge.set()
+
+    def _told(self, group: Sequence[tuple[Completion, Finished | None]]) -> None:
+        """What the ledger recorded of a group of completions, in events and consequences."""
+        for completion, finished in group:
+            held = self._held.pop(completion.attempt)
+            if finished is None:
+                self._say("fenced", held, completion.ended.error)
+                continue
+            for event in _events_of(finished):
+                self._say(event, held, finished.error)
+            if finished.state == "asleep" and finished.available_at is not None:
+                delay = (finished.available_at - finished.at).total_seconds()
+                asyncio.get_running_loop().call_later(max(delay, 0.0), self._nudge.set)
+        if any(finished is not None and finished.behind for _, finished in group):
+            self._on_behind()
+        if self._completions.waiting <= GROUP:
+            self._nudge.set()
+
+    # ------------------------------------------------------------------ drain and reap
+
+    async def _drain(self, recording: asyncio.Task[None]) -> None:
+        await self._calm(self._settings.shutdown_grace)
+        self._stop_all("drained")
+        await self._calm(TERM_GRACE + 2.0)
+        self._completions.close()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(recording, LAST_WORDS)
+        self._close()
+
+    def _close(self) -> None:
+        with self._lock:
+            self._loop = None
+        self._threads.close()
+
+    async def _calm(self, seconds: float) -> None:
+        """Wait until nothing runs and no hand-off is under way, at most so long."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while self._live or self._offered:
+                    self._changed.clear()
+                    await self._changed.wait()
+
+    async def reap_once(self) -> list[Finished]:
+        """End the attempts of workers that are gone and look again at jobs that nothing would wake.
+
+        Returns the attempts that were ended. A database that does not answer is met with patience.
+        """
+        try:
+            async with self._ledger.database.connection() as connection:
+                lost = await self._ledger.reap(connection)
+                stranded = await self._ledger.sweep(connection)
+        except Exception as error:
+            self._reach.lost(error)
+            return []
+        self._reach.back()
+        for finished in lost:
+            for event in _events_of(finished):
+                self._events.emit(event, **_facts_of(finished))
+        if stranded or any(finished.behind for finished in lost):
+            self._on_behind()
+        if lost:
+            self._nudge.set()
+        return lost
+
+    def _say(self, event: str, held: _Held, error: Mapping[str, str] | None = None) -> None:
+        if self._events.wants(event):
+            claimed = held.claimed
+            facts = _facts(claimed.id, claimed.job, claimed.key, claimed.attempt, claimed.started_at)
+            if event != "started":
+                facts["seconds"] = held.seconds
+            self._events.emit(event, **facts, **_error(error))
+
+
+def _ended(held: _Held, end: Ending) -> Ended:
+    """What the ledger is told of an attempt."""
+    claimed, policy = held.claimed, held.claimed.policy
+    outcome, error = "succeeded" if end.error is None else "failed", end.error
+    if end.stopped and held.stop.reason == "timed_out":
+        outcome = "timed_out"
+        error = fault("TaskTimeout", f"the attempt ran longer than its timeout of {policy.timeout or 0:g} s")
+    elif end.stopped:
+        outcome = "lost"
+        error = fault("Drained", "the worker was shut down before the attempt ended; its outcome is unknown")
+    return Ended(
+        key=claimed.key,
+        attempt=claimed.attempt,
+        worker=held.worker,
+        outcome=outcome,
+        result=end.result,
+        error=error,
+        delay=policy.backoff.delay(claimed.failures + 1, key=claimed.id),
+    )
+
+
+def _events_of(finished: Finished) -> Iterable[str]:
+    """The words for what was recorded: how the attempt ended, and what that means for its run."""
+    if finished.outcome not in ("failed", "succeeded", "cancelled"):
+        yield finished.outcome
+    if finished.state in ("queued", "asleep"):
+        yield "retrying"
+    elif finished.state in ("succeeded", "failed", "cancelled"):
+        yield finished.state
+
+
+def _facts_of(finished: Finished) -> dict[str, Any]:
+    facts = _facts(finished.id, finished.job, finished.key, finished.attempt, finished.started_at)
+    if finished.started_at is not None:
+        facts["seconds"] = (finished.at - finished.started_at).total_seconds()
+    return facts | _error(finished.error)
+
+
+def _facts(run: str, job: str, key: Key, attempt: int, started_at: datetime | None) -> dict[str, Any]:
+    lag = None if started_at is None else (started_at - key.scheduled_at).total_seconds()
+    return {"run": run, "job": job, "scheduled_at": key.scheduled_at, "attempt": attempt, "lag": lag}
+
+
+def _error(error: Mapping[str, str] | None) -> dict[str, Any]:
+    return {} if error is None else {"error": {"class": error["class"], "message": error["message"]}}
