@@ -17,12 +17,12 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from embedded_processes import Process, ask, lives, ordinary, until
 
 from duly import embedded
 from duly.embedded.keeper import Guise, Keeper
 from duly.embedded.place import Place
 from duly.errors import EmbeddedServerError
+from tests.postgres.embedded_processes import Process, ask, lives, ordinary, until
 
 
 @pytest.fixture
@@ -36,22 +36,24 @@ def data(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def _made() -> Iterator[Path]:
-    """One cluster that was made and stopped, to be copied: making one takes most of a second."""
-    parent = Path(tempfile.mkdtemp(prefix="duly-made-"))
-    try:
-        embedded.hold(parent / ".duly").release()
-        yield parent / ".duly"
-    finally:
-        embedded.stop(parent / ".duly")
-        shutil.rmtree(parent)
+def shelf() -> Iterator[Path]:
+    """Where a cluster waits between two tests: making one takes most of a second."""
+    parent = Path(tempfile.mkdtemp(prefix="duly-shelf-"))
+    yield parent / ".duly"
+    shutil.rmtree(parent)
 
 
 @pytest.fixture
-def made(data: Path, _made: Path) -> Path:
-    """A data directory with a cluster, not running."""
-    subprocess.run(["cp", "-a", str(_made), str(data)], check=True)
-    return data
+def made(data: Path, shelf: Path) -> Iterator[Path]:
+    """A data directory with a cluster, not running; a test that spoils the cluster mends it."""
+    if not shelf.exists():
+        embedded.hold(shelf).release()
+        with (shelf / "postgres" / "duly.conf").open("a") as configuration:
+            configuration.write("fsync = off\n")  # processes are killed here; no test pulls the plug
+    shelf.rename(data)
+    yield data
+    embedded.stop(data, timeout=20)
+    data.rename(shelf)
 
 
 def is_stopped(data: Path) -> bool:
@@ -248,6 +250,7 @@ def test_any_path_will_do(made: Path, name: str) -> None:
         assert place in socket.parents or not socket.parent.exists()
     finally:
         embedded.stop(place)
+        place.rename(made)
 
 
 def test_a_socket_directory_that_others_can_write_is_not_used(made: Path) -> None:
@@ -261,6 +264,7 @@ def test_a_socket_directory_that_others_can_write_is_not_used(made: Path) -> Non
             embedded.hold(place)
     finally:
         base.rmdir()
+        place.rename(made)
 
 
 def test_a_started_server_stays_until_it_is_stopped(made: Path) -> None:
@@ -356,10 +360,14 @@ def test_a_stuck_server_is_an_error_within_the_timeout_and_can_be_stopped(made: 
 
 
 def test_what_the_server_refuses_is_told_in_its_own_words(made: Path) -> None:
-    with (made / "postgres" / "duly.conf").open("a") as configuration:
-        configuration.write("shared_buffers = 'plenty'\n")
-    with pytest.raises(EmbeddedServerError, match="shared_buffers") as caught:
-        embedded.hold(made)
+    configuration = made / "postgres" / "duly.conf"
+    before = configuration.read_text()
+    configuration.write_text(before + "shared_buffers = 'plenty'\n")
+    try:
+        with pytest.raises(EmbeddedServerError, match="shared_buffers") as caught:
+            embedded.hold(made)
+    finally:
+        configuration.write_text(before)
     assert caught.value.file == str(made / "postgres.log")
     assert "\n" not in caught.value.message
 
@@ -376,9 +384,13 @@ def test_a_dropped_database_is_told_at_once_with_the_command_that_makes_it_again
 
 
 def test_a_cluster_of_another_version_is_refused_by_name(made: Path) -> None:
-    (made / "postgres" / "PG_VERSION").write_text("17\n")
-    with pytest.raises(EmbeddedServerError, match=r"PostgreSQL 17.* version 18"):
-        embedded.hold(made)
+    version = made / "postgres" / "PG_VERSION"
+    version.write_text("17\n")
+    try:
+        with pytest.raises(EmbeddedServerError, match=r"PostgreSQL 17.* version 18"):
+            embedded.hold(made)
+    finally:
+        version.write_text("18\n")
 
 
 def test_a_directory_that_is_no_cluster_is_not_touched(data: Path) -> None:
