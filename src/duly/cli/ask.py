@@ -1,0 +1,49 @@
+"""``duly audit`` and ``duly explain``: is everything accounted for, and what became of one instant."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import click
+
+from duly.cli.output import NO, document, line
+from duly.cli.verbs import INSTANT, Options, verb
+
+
+@verb("audit", example="duly audit --from 2027-03-01T00:00:00Z --json")
+@click.option("--from", "from_at", type=INSTANT, metavar="T", help="Only what is nominal after this instant.")
+@click.option("--to", "to_at", type=INSTANT, metavar="T", help="Only what is nominal up to this instant.")
+@click.option("--job", metavar="J", help="Only this job.")
+def audit(options: Options, from_at: datetime | None, to_at: datetime | None, job: str | None) -> int:
+    """Recompute every nominal instant from the revisions and compare with the ledger.
+
+    Exit 1 if anything is unaccounted, double or otherwise found.
+    """
+    from duly.audit import audit as recompute
+    from duly.cli.opening import run_on
+
+    report = run_on(options, lambda db: recompute(db, from_at=from_at, to_at=to_at, job=job))
+    if options.json:
+        document(report.document())
+    else:
+        line(report.text())
+    return 0 if report.clean else NO
+
+
+@verb("explain", example="duly explain nightly_sales 2027-03-28T01:00:00Z")
+@click.argument("job")
+@click.argument("instant", type=INSTANT)
+def explain(options: Options, job: str, instant: datetime) -> int:
+    """Say what became of an instant of a job, and by what evidence.
+
+    Exit 1 when the instant is none of the job's.
+    """
+    from duly.cli.opening import run_on
+    from duly.explain import explain as evidence
+
+    found = run_on(options, lambda db: evidence(db, job, instant))
+    if options.json:
+        document(found)
+    else:
+        line(str(found["text"]))
+    return NO if found["verdict"] == "none" else 0

@@ -1,0 +1,214 @@
+"""``duly jobs``: what is promised. Only ``apply``, ``remove`` and ``trigger`` write."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from duly.cli.output import NO, document, line, listed
+from duly.cli.verbs import Options, Verbs, verb
+
+jobs = Verbs(
+    "jobs",
+    short="What is promised: list, show, register, remove, trigger.",
+    example="duly jobs list",
+    places={
+        "list": "duly.cli.definitions:list_jobs",
+        "show": "duly.cli.definitions:show_job",
+        "apply": "duly.cli.definitions:apply_jobs",
+        "remove": "duly.cli.definitions:remove_job",
+        "trigger": "duly.cli.definitions:trigger_job",
+    },
+)
+
+Option = Callable[[Callable[..., int]], Callable[..., int]]
+dry_run: Option = click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")
+limit: Option = click.option(
+    "--limit", type=click.IntRange(1, 10_000), default=100, metavar="N", help="At most so many (100)."
+)
+after: Option = click.option("--after", metavar="CURSOR", help="Go on after `next` of the page before.")
+
+
+@verb("list", example="duly jobs list --state active --match 'nightly_*'")
+@click.option(
+    "--state",
+    type=click.Choice(["active", "paused", "ended", "removed", "poisoned", "held"]),
+    help="Only jobs in this state.",
+)
+@click.option("--match", metavar="GLOB", help="Only names that match; * stands for any characters.")
+@limit
+@after
+def list_jobs(options: Options, state: str | None, match: str | None, limit: int, after: str | None) -> int:
+    """List the jobs of the database."""
+    from duly import listing
+    from duly.cli.opening import run_on
+
+    found = run_on(options, lambda db: listing.jobs(db, state=state, match=match, limit=limit, after=after))
+    listed(
+        found,
+        options.json,
+        head=("NAME", "STATE", "SCHEDULE", "ZONE", "CATCHUP", "NEXT", "OWED"),
+        row=lambda job: [
+            job[key] for key in ("name", "state", "schedule", "zone", "catchup", "next_at", "owed")
+        ],
+        nothing="no job; `duly jobs apply --app FILE` registers some",
+    )
+    return 0
+
+
+@verb("show", example="duly jobs show nightly_sales")
+@click.argument("job")
+def show_job(options: Options, job: str) -> int:
+    """Show one job with its revisions, its next instants and its live runs."""
+    from duly import listing
+    from duly.cli.opening import run_on
+
+    found = run_on(options, lambda db: listing.job(db, job))
+    if options.json:
+        document(found)
+    else:
+        tell(found)
+    return 0
+
+
+@verb("apply", example="duly jobs apply --app jobs.py --dry-run")
+@click.option(
+    "--generation",
+    type=click.IntRange(0, 2**31 - 1),
+    default=0,
+    metavar="N",
+    help="Leave alone what a higher generation declared (0).",
+)
+@dry_run
+def apply_jobs(options: Options, generation: int, dry_run: bool) -> int:
+    """Register what --app declares, once: create what is new, edit what differs, leave the rest alone.
+
+    Never removes. Exit 1 if a job is kept by a higher generation.
+    """
+    from duly.cli.loading import load
+
+    settings = options.settings()
+    apps = options.apps(settings)
+    if not apps:
+        raise click.UsageError("nothing to register: no --app is given")
+    loaded = load(apps, format=options.format, zone=settings.tz)
+    if not options.json:
+        for remark in loaded.remarks:
+            sys.stderr.write(f"duly: note: {remark}\n")
+    from duly.catalog import Catalog
+    from duly.cli.opening import run_on
+    from duly.loops import author
+
+    applied = run_on(
+        options,
+        lambda db: Catalog(db).apply(loaded.jobs, author=author(), generation=generation, dry_run=dry_run),
+        settings=options.settings(loaded.settings),
+        own=loaded.url,
+    )
+    done = applied.document()
+    if options.json:
+        document(done)
+    else:
+        _tell_applied(done, dry_run)
+    return NO if done["conflicts"] else 0
+
+
+def _tell_applied(done: dict[str, list[str]], dry_run: bool) -> None:
+    for action, names in done.items():
+        if action != "unchanged":
+            for name in names:
+                line(f"{'would be ' if dry_run and action != 'conflicts' else ''}{_DONE[action]} {name}")
+    counts = ", ".join(f"{len(names)} {_DONE[action]}" for action, names in done.items() if names)
+    line(f"{counts or 'nothing to do'}{' (dry run: nothing was written)' if dry_run else ''}")
+
+
+_DONE = {
+    "created": "created",
+    "edited": "edited",
+    "unchanged": "unchanged",
+    "removed": "removed",
+    "conflicts": "kept by a higher generation:",
+}
+
+
+@verb("remove", example="duly jobs remove nightly_sales")
+@click.argument("job")
+@dry_run
+def remove_job(options: Options, job: str, dry_run: bool) -> int:
+    """End a job's time line now. What was owed becomes one span `removed`; live runs go on."""
+    from duly.catalog import Catalog
+    from duly.cli.opening import run_on
+    from duly.loops import author
+
+    run_on(options, lambda db: Catalog(db).remove(job, author=author(), dry_run=dry_run))
+    if options.json:
+        document({"removed": [job], "dry_run": dry_run})
+    else:
+        line(f"{'would be removed' if dry_run else 'removed'} {job}")
+    return 0
+
+
+class _Arguments(click.ParamType[dict[str, Any]]):
+    """A JSON object."""
+
+    name = "json"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> dict[str, Any]:
+        if isinstance(value, dict):
+            return value
+        try:
+            read = json.loads(value)
+        except (ValueError, RecursionError) as error:
+            self.fail(f"it is not JSON ({error}); write an object such as '{{\"day\": 1}}'", param, ctx)
+        if not isinstance(read, dict):
+            self.fail("it is no JSON object; write one such as '{\"day\": 1}'", param, ctx)
+        return read
+
+
+@verb("trigger", example="duly jobs trigger nightly_sales --key order-17 --args '{\"day\": 1}'")
+@click.argument("job")
+@click.option("--key", metavar="K", help="The same key gives the same run, for ever.")
+@click.option("--args", "arguments", type=_Arguments(), metavar="JSON", help="Arguments of this run.")
+@dry_run
+def trigger_job(
+    options: Options, job: str, key: str | None, arguments: dict[str, Any] | None, dry_run: bool
+) -> int:
+    """Ask for one run now, off the time line."""
+    from duly.catalog import Catalog
+    from duly.cli.opening import run_on
+    from duly.loops import author
+
+    triggered = run_on(
+        options,
+        lambda db: Catalog(db).trigger(job, key=key, args=arguments, author=author(), dry_run=dry_run),
+    )
+    if options.json:
+        document(triggered.document())
+    else:
+        what = "would be created" if dry_run else "created"
+        line(f"{triggered.run}: {what if triggered.created else 'was there already'}")
+    return 0
+
+
+def tell(found: dict[str, Any]) -> None:
+    """One document for people: a line for each key, a block for each list of objects."""
+    for key, value in found.items():
+        if isinstance(value, list) and value and isinstance(value[0], dict):
+            line(f"{key}:")
+            for item in value:
+                line(
+                    "  "
+                    + "  ".join(f"{name}={_short(each)}" for name, each in item.items() if each is not None)
+                )
+        elif value is not None and value != [] and value != {}:
+            line(f"{key}: {_short(value)}")
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, list) and all(isinstance(each, str) for each in value):
+        return ", ".join(value)
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)

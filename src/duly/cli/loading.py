@@ -1,0 +1,302 @@
+"""``--app``: where jobs and tasks are declared, and how that is brought in."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import re
+import sys
+import traceback
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from duly.cli.output import Several
+from duly.errors import DefinitionError, DulyError
+
+if TYPE_CHECKING:
+    from duly.app import Duly
+    from duly.importers.crontab import Format, Reading
+    from duly.jobs import Job
+    from duly.settings import Settings
+
+_PLACE = re.compile(r"(?P<module>[A-Za-z_]\w*(?:\.\w+)*):(?P<attribute>[A-Za-z_]\w*(?:\.\w+)*)")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Loaded:
+    """Everything that the applications of one command declare; ``remarks`` are worth a line on stderr."""
+
+    jobs: tuple[Job, ...] = ()
+    tasks: Mapping[str, Any] = field(default_factory=dict)
+    url: str | None = None
+    settings: Settings | None = None
+    remarks: tuple[str, ...] = ()
+
+
+def load(apps: Sequence[str], *, format: Format, zone: str) -> Loaded:
+    """What the applications declare together.
+
+    ``format`` and ``zone`` are for crontabs. Raises DefinitionError: a file that is not there, an error of
+    the user's code with its place, lines of a crontab that are refused, a name that is declared twice.
+    """
+    declared = _Declared()
+    for app in apps:
+        if _kind(app) == "crontab":
+            declared.add_crontab(app, _crontab(app, format, zone))
+        else:
+            declared.add_application(app, application(app))
+    return declared.loaded()
+
+
+def address(apps: Iterable[str]) -> str | None:
+    """The address of the ledger that the Python applications among ``apps`` name in code, if they do."""
+    urls = _Declared()
+    for app in apps:
+        if _kind(app) != "crontab":
+            urls.add_url(app, application(app))
+    return urls.url
+
+
+class _Declared:
+    """A union that refuses the same name twice, naming both places."""
+
+    def __init__(self) -> None:
+        self.jobs: dict[str, tuple[Job, str]] = {}
+        self.tasks: dict[str, tuple[Any, str]] = {}
+        self.url: str | None = None
+        self.of_url = ""
+        self.remarks: list[str] = []
+        self.applications: list[Duly] = []
+
+    def add_crontab(self, app: str, reading: Reading) -> None:
+        self._add_jobs(app, reading.jobs)
+        for note in reading.notes:
+            self.remarks.append(f"{note.words} ({_place(app, note.line)})")
+        for entry in reading.entries:
+            self.remarks.extend(f"{each.words} ({_place(app, entry.line)})" for each in entry.warnings)
+
+    def add_application(self, app: str, application: Duly) -> None:
+        if any(application is known for known in self.applications):
+            return
+        self.applications.append(application)
+        self._add_jobs(app, application.declared())
+        for name, task in application.tasks.items():
+            if name in self.tasks:
+                raise DefinitionError(
+                    f"task {name!r} is declared in {self.tasks[name][1]} and in {app}",
+                    hint="names are unique; rename one of them",
+                )
+            self.tasks[name] = (task, app)
+        self.add_url(app, application)
+
+    def _add_jobs(self, app: str, jobs: Iterable[Job]) -> None:
+        for job in jobs:
+            if job.name in self.jobs:
+                raise DefinitionError(
+                    f"job {job.name!r} is declared in {self.jobs[job.name][1]} and in {app}",
+                    hint="names are unique; rename one of them",
+                )
+            self.jobs[job.name] = (job, app)
+
+    def add_url(self, app: str, application: Duly) -> None:
+        from duly.settings import Settings
+
+        url = application.url
+        if url == Settings.load().database_url:
+            return  # named outside of the code, where the command line has looked itself
+        if url is not None and self.url is not None and url != self.url:
+            raise DefinitionError(
+                f"{self.of_url} and {app} name two databases", hint="say which one with --database"
+            )
+        if url is not None:
+            self.url, self.of_url = url, app
+
+    def loaded(self) -> Loaded:
+        return Loaded(
+            jobs=tuple(job for job, _ in self.jobs.values()),
+            tasks={name: task for name, (task, _) in self.tasks.items()},
+            url=self.url,
+            settings=self.applications[0].settings if len(self.applications) == 1 else None,
+            remarks=tuple(self.remarks),
+        )
+
+
+def _place(app: str, line: int) -> str:
+    return f"{app}, line {line}"
+
+
+def _kind(app: str) -> str:
+    """``python``, ``module`` or ``crontab``; raises DefinitionError for what is neither a file nor a module."""
+    path = Path(app)
+    if path.is_file() or (path.exists() and not path.is_dir()):
+        if path.suffix == ".py":
+            return "python"
+        if path.suffix == ".toml":
+            raise DefinitionError(
+                f"{app}: jobs in TOML are not in this version yet",
+                file=app,
+                hint="declare them in Python or in a crontab",
+            )
+        return "crontab"
+    if path.is_dir():
+        raise DefinitionError(
+            f"{app} is a directory", hint="name a file in it, or module:attribute of a package"
+        )
+    if _PLACE.fullmatch(app):
+        return "module"
+    raise DefinitionError(
+        f"there is no file {app}", hint="write module:attribute, file.py, or the path of a crontab"
+    )
+
+
+def application(app: str) -> Duly:
+    """The ``Duly`` of ``module:attribute`` or of a Python file: its ``app``, else its only one."""
+    if _kind(app) == "module":
+        return _of_module(app)
+    module = _module_of_file(Path(app))
+    found = _applications(module)
+    if len(found) == 1:
+        return next(iter(found.values()))
+    if "app" in found:
+        return found["app"]
+    if not found:
+        raise DefinitionError(f"{app} has no Duly", file=app, hint="write: app = Duly()")
+    raise DefinitionError(
+        f"{app} has several: {', '.join(found)}",
+        file=app,
+        hint=f"call one of them app, or name it as {Path(app).stem}:{next(iter(found))}",
+    )
+
+
+def _applications(module: ModuleType) -> dict[str, Duly]:
+    """Every ``Duly`` of a module by its first name."""
+    from duly.app import Duly
+
+    found: dict[str, Duly] = {}
+    own = vars(module).get("app")
+    if isinstance(own, Duly):
+        found["app"] = own
+    for name, value in vars(module).items():
+        if isinstance(value, Duly) and not any(value is known for known in found.values()):
+            found[name] = value
+    return found
+
+
+def _of_module(app: str) -> Duly:
+    from duly.app import Duly
+
+    place = _PLACE.fullmatch(app)
+    assert place is not None
+    module, attribute = place["module"], place["attribute"]
+    _on_path(Path.cwd())
+    with _explained(app, os.getcwd()):
+        value: object = importlib.import_module(module)
+    for word in attribute.split("."):
+        if not hasattr(value, word):
+            raise DefinitionError(
+                f"{module} has no {attribute}", hint=f"which attribute of {module} is a Duly?"
+            )
+        value = getattr(value, word)
+    if not isinstance(value, Duly):
+        raise DefinitionError(
+            f"{app} is a {type(value).__name__} and not a Duly", hint="name the attribute that holds Duly()"
+        )
+    return value
+
+
+def _module_of_file(path: Path) -> ModuleType:
+    """The module that a file is, imported once, with its folder first on ``sys.path``."""
+    full = path.resolve()
+    for module in list(sys.modules.values()):
+        if getattr(module, "__file__", None) == str(full):
+            return module
+    _on_path(full.parent)
+    name, number = full.stem, 1
+    while name in sys.modules:
+        number += 1
+        name = f"{full.stem}_{number}"
+    spec = importlib.util.spec_from_file_location(name, full)
+    assert spec is not None, "a file that ends with .py has a loader"
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        with _explained(str(path), str(full.parent)):
+            spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def _on_path(folder: Path) -> None:
+    """First on the path, as Python does with the folder of a script."""
+    text = str(folder)
+    if text in sys.path:
+        sys.path.remove(text)
+    sys.path.insert(0, text)
+
+
+@contextmanager
+def _explained(app: str, folder: str) -> Iterator[None]:
+    """An error of the user's code, in one line with its place."""
+    try:
+        yield
+    except DulyError as error:
+        if error.file is None:
+            error.file, error.line = _frame(error, folder)
+        raise
+    except SyntaxError as error:
+        raise DefinitionError(
+            f"{app} is not valid Python: {error.msg}",
+            file=_shown(error.filename or app),
+            line=error.lineno,
+            column=error.offset,
+        ) from error
+    except (Exception, SystemExit) as error:
+        file, line = _frame(error, folder)
+        raise DefinitionError(
+            f"{app} cannot be imported: {type(error).__name__}: {error}",
+            file=file,
+            line=line,
+            hint="DULY_TRACE=1 shows the whole traceback",
+        ) from error
+
+
+def _frame(error: BaseException, folder: str) -> tuple[str | None, int | None]:
+    """Where in the user's own files it happened: the innermost of their lines; none if it is in none."""
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        installed = "site-packages" in frame.filename
+        if os.path.abspath(frame.filename).startswith(f"{folder}{os.sep}") and not installed:
+            return _shown(frame.filename), frame.lineno
+    return None, None
+
+
+def _shown(file: str) -> str:
+    """The file as the user knows it: relative to where they are, if it is below."""
+    here = f"{os.getcwd()}{os.sep}"
+    return file.removeprefix(here)
+
+
+def _crontab(app: str, format: Format, zone: str) -> Reading:
+    """The crontab in a file; raises DefinitionError naming every line that is refused."""
+    from duly.importers.crontab import LARGEST, read
+
+    try:
+        with open(app, "rb") as file:
+            content = file.read(4 * LARGEST + 1)
+    except OSError as error:
+        raise DefinitionError(
+            f"{app} cannot be read: {error.strerror or error}", file=app, hint="name a file that you may read"
+        ) from error
+    reading = read(content, file=app, format=format, zone=zone)
+    if len(reading.refused) > 1:
+        raise Several([refused.error for refused in reading.refused])
+    if reading.refused:
+        raise reading.refused[0].error
+    return reading

@@ -1,0 +1,144 @@
+"""The verbs that stay: ``up``, ``scheduler`` and ``worker``. Each is one process; its pid is the loop's pid."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import click
+
+from duly.cli.loading import Loaded, load
+from duly.cli.verbs import DURATION, Options, Words, clock, silence, verb
+from duly.telemetry import EVENTS, json_lines, plain_lines
+
+Option = Callable[[Callable[..., int]], Callable[..., int]]
+
+_events: Option = click.option(
+    "--events", type=Words(lambda: list(EVENTS)), metavar="LIST", help="Only these events, between commas."
+)
+_poll: Option = click.option(
+    "--poll", type=DURATION, metavar="D", help="The longest sleep of a loop that nobody wakes (1s)."
+)
+_concurrency: Option = click.option(
+    "--concurrency",
+    type=click.IntRange(1, 10_000),
+    default=100,
+    metavar="N",
+    help="How many tasks run at once (100).",
+)
+
+
+@verb("up", example="duly up --app jobs.py --app crontab")
+@click.option("--workers", type=click.IntRange(1, 1), default=1, metavar="N", help="How many workers (1).")
+@_concurrency
+@_poll
+@_events
+def up(
+    options: Options, workers: int, concurrency: int, poll: float | None, events: Sequence[str] | None
+) -> int:
+    """Run scheduler and worker in one process.
+
+    Starts the embedded server unless a database is named, brings the schema to this version, and registers
+    what --app declares: creates and edits, never removes. INT or TERM drains and ends with 0.
+    """
+    return _serve("up", options, poll=poll, events=events, concurrency=concurrency)
+
+
+@verb("scheduler", example="duly scheduler --database postgresql://db.example/duly")
+@_poll
+@_events
+def scheduler(options: Options, poll: float | None, events: Sequence[str] | None) -> int:
+    """Only decide what runs, for the jobs that the database holds.
+
+    Takes no app. Any number of schedulers share the work. INT or TERM drains and ends with 0.
+    """
+    return _serve("scheduler", options, poll=poll, events=events)
+
+
+@verb("worker", example="duly worker --app jobs.py --queues default,mail")
+@click.option("--queues", type=Words(), default=("default",), metavar="A,B", help="Which queues (default).")
+@_concurrency
+@_poll
+@_events
+def worker(
+    options: Options,
+    queues: tuple[str, ...],
+    concurrency: int,
+    poll: float | None,
+    events: Sequence[str] | None,
+) -> int:
+    """Only run what was decided. Needs --app for the code of Python tasks; registers nothing.
+
+    Shell commands run on any worker. INT or TERM drains and ends with 0.
+    """
+    return _serve("worker", options, poll=poll, events=events, queues=queues, concurrency=concurrency)
+
+
+def _serve(
+    role: str, options: Options, *, poll: float | None, events: Sequence[str] | None, **given: Any
+) -> int:
+    settings = options.settings()
+    loaded = Loaded()
+    if role != "scheduler":
+        loaded = load(options.apps(settings), format=options.format, zone=settings.tz)
+        settings = options.settings(loaded.settings)
+    if poll is not None:
+        settings = replace(settings, poll=poll)
+    time = clock()
+    from duly.cli.opening import address  # late: these bring the database layer
+    from duly.loops import serve
+
+    if role == "up":
+        given["jobs"] = loaded.jobs
+    with address(options, settings, loaded.url) as where, _shown(options.json) as sink:
+        return serve(
+            role,
+            url=where.url,
+            settings=settings,
+            clock=time,
+            sink=_Lasting(sink),
+            tasks=dict(loaded.tasks),
+            only=None if events is None else frozenset(events),
+            embedded=where.embedded,
+            started=where.started,
+            **given,
+        )
+
+
+@contextmanager
+def _shown(as_json: bool) -> Iterator[Callable[[Mapping[str, Any]], None]]:
+    """Where events go: JSON lines, a live display on a terminal, else plain lines."""
+    if as_json:
+        yield json_lines
+    elif sys.stdout.isatty() and os.environ.get("TERM", "") != "dumb":
+        from duly.display import Display
+
+        with Display() as display:
+            yield display
+    else:
+        yield plain_lines
+
+
+class _Lasting:
+    """A sink that ends the process gently, by a drain, when nobody reads what it prints any more."""
+
+    def __init__(self, sink: Callable[[Mapping[str, Any]], None]) -> None:
+        self._sink = sink
+        self._open = True
+
+    def __call__(self, event: Mapping[str, Any], /) -> None:
+        if not self._open:
+            return
+        try:
+            self._sink(event)
+        except BrokenPipeError:
+            self._open = False
+            silence()
+            if signal.getsignal(signal.SIGTERM) in (signal.SIG_DFL, None):
+                raise  # nothing turns yet: there is nothing to drain
+            os.kill(os.getpid(), signal.SIGTERM)

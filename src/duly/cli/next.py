@@ -1,0 +1,165 @@
+"""``duly next``: what will fire, DST included. Loads nothing of the database for an expression."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from typing import Any
+
+import click
+
+from duly.cli.output import document, line
+from duly.cli.verbs import INSTANT, Options, clock, verb
+from duly.clock import text
+from duly.errors import DefinitionError
+from duly.schedules import Note, Schedule, parse
+from duly.schedules.zones import zone as zone_of
+
+MOST = 100_000
+_EXPRESSION_ONLY = ("zone", "gap", "fold", "dialect")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Answer:
+    """The instants of one schedule after (or before) a moment, and what is unexpected about them."""
+
+    expr: str
+    dialect: str
+    schedule: Schedule
+    occurrences: tuple[datetime, ...]
+    notes: tuple[Note, ...]
+
+    def document(self) -> dict[str, Any]:
+        """As JSON."""
+        return {
+            "expr": self.expr,
+            "zone": self.schedule.zone,
+            "dialect": self.dialect,
+            "occurrences": [text(at) for at in self.occurrences],
+            "notes": [{"at": text(note.at), "rule": note.rule, "words": note.words} for note in self.notes],
+        }
+
+
+@verb(
+    "next",
+    example='duly next "30 2 * * *" --zone Europe/Berlin --from 2027-03-27T12:00:00+01:00 -n 3\n'
+    "duly next nightly_sales",
+)
+@click.argument("what", metavar="EXPR|JOB")
+@click.option("--zone", metavar="Z", help="The time zone of a cron expression (UTC).")
+@click.option("--from", "start", type=INSTANT, metavar="T", help="The instant to begin after (now).")
+@click.option("-n", "count", type=click.IntRange(1, MOST), default=5, help="How many instants (5).")
+@click.option("--previous", is_flag=True, help="Go back in time: the newest first.")
+@click.option("--gap", metavar="RULE", help="A local time that does not exist: run-after, skip or shift.")
+@click.option("--fold", metavar="RULE", help="A local time that exists twice: first, second or both.")
+@click.option("--dialect", metavar="D", help="How the expression is read: duly, vixie, quartz, eventbridge.")
+@click.option("--as", "slot", metavar="NAME", help="The job's name, for expressions that depend on it.")
+def next_instants(
+    options: Options,
+    what: str,
+    start: datetime | None,
+    count: int,
+    previous: bool,
+    slot: str | None,
+    **rules: str | None,
+) -> int:
+    """Print the next instants of an expression or of a job, with their local time.
+
+    The word is an expression when it is empty, holds a blank or a parenthesis, or begins with @; else it
+    names a job. Fewer instants than asked for mean that the schedule ends.
+    """
+    begin = start or clock().now()
+    if is_expression(what):
+        anchor = start or begin.replace(microsecond=0)
+        schedule, dialect = _parsed(what, rules, anchor), rules["dialect"] or "duly"
+    else:
+        _refuse_rules(what, rules)
+        schedule, dialect = _stored(options, what), "duly"
+        what = schedule.text()
+    answer = _answer(what, getattr(schedule, "dialect", dialect), schedule, begin, count, previous)
+    if options.json:
+        document(answer.document())
+    else:
+        _tell(answer)
+    return 0
+
+
+def is_expression(word: str) -> bool:
+    """Is the word an expression? Else it is the name of a job."""
+    return not word or word.startswith("@") or "(" in word or any(sign.isspace() for sign in word)
+
+
+def _parsed(expr: str, rules: dict[str, str | None], anchor: datetime) -> Schedule:
+    return parse(
+        expr,
+        rules["zone"],
+        dst_gap=rules["gap"] or "run-after",
+        dst_fold=rules["fold"] or "first",
+        dialect=rules["dialect"] or "duly",
+        anchor=anchor,
+    )
+
+
+def _refuse_rules(job: str, rules: dict[str, str | None]) -> None:
+    given = [name for name in _EXPRESSION_ONLY if rules[name] is not None]
+    if given:
+        raise DefinitionError(
+            f"job {job!r} has its own answer to --{given[0]}",
+            hint="leave it out, or give an expression instead of a job",
+        )
+
+
+def _stored(options: Options, name: str) -> Schedule:
+    """The schedule in force of a job of the database."""
+    from duly.cli.opening import run_on  # late: an expression needs no database
+
+    async def ask(database: Any) -> Schedule:
+        from duly.catalog import Catalog
+        from duly.schedules import load
+
+        async with database.connection() as connection:
+            job = await Catalog(database).named(connection, name)
+            newest = await database.row(connection, "catalog", "newest", job_id=job["id"])
+        return load(newest["schedule"])
+
+    return run_on(options, ask)
+
+
+def _answer(
+    expr: str, dialect: str, schedule: Schedule, begin: datetime, count: int, previous: bool
+) -> Answer:
+    found: list[datetime] = []
+    step = schedule.previous if previous else schedule.next
+    at = step(begin)
+    while at is not None and len(found) < count:
+        found.append(at)
+        at = step(at) if len(found) < count else None
+    last = found[-1] if found else begin
+    lo, hi = (last - timedelta(microseconds=1), begin) if previous else (begin, last)
+    return Answer(
+        expr=expr,
+        dialect=dialect,
+        schedule=schedule,
+        occurrences=tuple(found),
+        notes=tuple(islice(schedule.notes(lo, hi), MOST)),
+    )
+
+
+def _tell(answer: Answer) -> None:
+    line(f"{answer.expr}: {answer.schedule.words()}")
+    for at in answer.occurrences:
+        line(f"{text(at)}  {_local(at, answer.schedule.zone)}")
+    if not answer.occurrences:
+        line("no instant")
+    for note in answer.notes:
+        line(f"note: {note.words}")
+
+
+def _local(at: datetime, name: str) -> str:
+    """The instant as the wall shows it in a zone, with the offset in force."""
+    seconds = zone_of(name).offset(int(at.timestamp()))
+    # A wall time has no zone; it is only printed, through the instant with the same figures.
+    shown = (at.astimezone(UTC) + timedelta(seconds=seconds)).strftime("%a %Y-%m-%d %H:%M:%S")
+    sign, minutes = ("-" if seconds < 0 else "+"), abs(seconds) // 60
+    return f"{shown} {name} ({sign}{minutes // 60:02}:{minutes % 60:02})"

@@ -1,0 +1,123 @@
+"""What a person sees in a terminal while the loops turn: the last events, and each job with its last and next run.
+
+Only for a terminal: in a pipe Rich would print its last table (docs/decisions/cli-package.md).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from duly.telemetry import words
+
+REFRESHES = 4
+"""How often a second the table is drawn anew."""
+
+MOST_JOBS = 200
+SHOWN_JOBS = 15
+_QUIET = frozenset({"decided", "started"})
+_OUTCOMES = {
+    "started": "running",
+    "succeeded": "succeeded",
+    "failed": "failed",
+    "retrying": "will be tried again",
+    "lost": "lost",
+    "fenced": "fenced",
+    "cancelled": "cancelled",
+    "timed_out": "timed out",
+    "parked": "parked",
+}
+_STYLES = {
+    "succeeded": "green",
+    "failed": "bold red",
+    "timed_out": "red",
+    "lost": "red",
+    "retrying": "yellow",
+    "parked": "bold yellow",
+    "settled": "cyan",
+    "database_lost": "bold red",
+    "database_back": "green",
+    "ready": "bold green",
+}
+
+
+class Display:
+    """A sink of events for a terminal; also a context manager that gives the cursor back.
+
+    Events are printed above a table of the jobs that were seen last. Safe from any thread.
+    """
+
+    def __init__(self, console: Console | None = None) -> None:
+        self.console = console or Console(highlight=False)
+        self._lock = threading.Lock()
+        self._closing = threading.Event()
+        self._jobs: OrderedDict[str, dict[str, Any]] = OrderedDict()
+        self._dirty = True
+        self._live = Live(console=self.console, auto_refresh=False, transient=True)
+        self._drawer = threading.Thread(target=self._draw, name="duly display", daemon=True)
+
+    def __enter__(self) -> Display:
+        self._live.start()
+        self._drawer.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._closing.set()
+        self._drawer.join(timeout=5.0)
+        self._live.stop()
+
+    def __call__(self, event: Mapping[str, Any], /) -> None:
+        """Take one event: remember what it says about its job, and print it unless it is one of very many."""
+        with self._lock:
+            self._remember(event)
+        if event["event"] not in _QUIET:
+            style = _STYLES.get(str(event["event"]), "")
+            self._live.console.print(Text(words(event), style=style), soft_wrap=True)
+
+    def _remember(self, event: Mapping[str, Any]) -> None:
+        job = event.get("job")
+        if not isinstance(job, str):
+            return
+        known = self._jobs.setdefault(job, {"runs": 0, "outcome": "", "last": "", "lag": None})
+        word = str(event["event"])
+        known["outcome"] = _OUTCOMES.get(word, known["outcome"])
+        known["runs"] += word == "started"
+        if event.get("scheduled_at"):
+            known["last"] = str(event["scheduled_at"])
+        if event.get("lag") is not None:
+            known["lag"] = event["lag"]
+        self._jobs.move_to_end(job)
+        while len(self._jobs) > MOST_JOBS:
+            self._jobs.popitem(last=False)
+        self._dirty = True
+
+    def _draw(self) -> None:
+        while not self._closing.wait(1 / REFRESHES):
+            if self._dirty:
+                self._live.update(self.table(), refresh=True)
+
+    def table(self) -> Table:
+        """The jobs seen last, newest first."""
+        with self._lock:
+            self._dirty = False
+            newest = list(reversed(self._jobs.items()))
+        table = Table(title="Ctrl-C drains and stops", title_justify="left", expand=False)
+        for head in ("job", "last instant", "outcome", "runs", "late (s)"):
+            table.add_column(head, justify="right" if head in ("runs", "late (s)") else "left")
+        for name, known in newest[:SHOWN_JOBS]:
+            lag = known["lag"]
+            late = "" if lag is None else f"{lag:.3f}"
+            table.add_row(Text(name), known["last"], known["outcome"], str(known["runs"]), late)
+        if len(newest) > SHOWN_JOBS:
+            table.caption = f"and {len(newest) - SHOWN_JOBS} more"
+        return table
