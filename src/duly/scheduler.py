@@ -215,23 +215,22 @@ class Scheduler:
             outcome.parked.append((name, reason))
 
     def _tell(self, outcome: Outcome) -> None:
-        """After the commit: hand over, nudge, and say what was decided."""
+        """After the commit: say what was decided, hand over and nudge."""
         recorded = outcome.recorded
+        if recorded.decision is not None:
+            self._events.emit(
+                "decided",
+                decision=recorded.decision,
+                runs=recorded.runs,
+                spans=recorded.spans,
+                lag=_lag(recorded),
+            )
         if self._worker and outcome.hands:
             self._worker.take(outcome.hands, recorded.handed)
         if recorded.runs > len(recorded.handed):
             self._on_ready()
         for job, reason in outcome.parked:
             self._events.emit("parked", job=job, reason=reason)
-        if recorded.decision is None:
-            return
-        self._events.emit(
-            "decided",
-            decision=recorded.decision,
-            runs=recorded.runs,
-            spans=recorded.spans,
-            lag=_lag(recorded),
-        )
         for plan in recorded.plans:
             name = outcome.names.get(plan.standing.job_id)
             if name is not None:
