@@ -58,14 +58,14 @@ def backwards(schedule: Cron, a: datetime, b: datetime) -> list[datetime]:
 
 
 @given(questions())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=200, deadline=None)
 def test_two_days_minute_by_minute(question: tuple[Drawn, str, datetime, str, str]) -> None:
     drawn, zone, a, gap, fold = question
     compare(drawn, zone, a, a + timedelta(days=2), gap, fold, MINUTE)
 
 
 @given(questions(seconds=True))
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_three_hours_second_by_second(question: tuple[Drawn, str, datetime, str, str]) -> None:
     drawn, zone, a, gap, fold = question
     compare(drawn, zone, a, a + timedelta(hours=3), gap, fold, SECOND)
@@ -92,16 +92,16 @@ def test_every_change_of_a_year_for_jobs_around_it(zone: str, gap: str, fold: st
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("seed", range(len(ZONES)))
 def test_whole_years_minute_by_minute(seed: int) -> None:
-    """Eight expressions each over a year of a zone drawn by the seed."""
+    """Six expressions each over a year of each zone; the seed draws the year."""
     choice = random.Random(seed)
     zone = ZONES[seed % len(ZONES)]
     a = datetime(2011 if zone == "Pacific/Apia" else choice.randrange(1975, 2090), 1, 1, tzinfo=UTC)
 
     @seeded(seed)
     @given(expressions() | expressions(fixed=True), st.sampled_from(GAPS), st.sampled_from(FOLDS))
-    @settings(max_examples=8, deadline=None, database=None, phases=[Phase.generate])
+    @settings(max_examples=6, deadline=None, database=None, phases=[Phase.generate])
     def year(drawn: Drawn, gap: str, fold: str) -> None:
         compare(drawn, zone, a, a + timedelta(days=366), gap, fold, MINUTE)
 

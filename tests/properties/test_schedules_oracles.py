@@ -59,6 +59,13 @@ def _change_that_is_no_hour(question: Question) -> bool:
     return any(abs(size) != timedelta(hours=1) for _, size in question.shifts)
 
 
+def _fold_back_into_yesterday(question: Question) -> bool:
+    info = pure_zone(question.zone)
+    return any(
+        (at - MICROSECOND).astimezone(info).date() > at.astimezone(info).date() for at, _ in question.shifts
+    )
+
+
 def _start_beside_a_change(question: Question) -> bool:
     return any(abs(question.start - at) <= timedelta(hours=2) for at, _ in question.shifts)
 
@@ -82,6 +89,7 @@ Reasons = dict[str, Callable[[Question], bool]]
 CRONSIM: Reasons = {
     "5-5/1 is read as 5/1, so up to the end of the field": _stepped_range_of_one_value,
     "a start beside a change: it answers with instants before the start": _start_beside_a_change,
+    "a fold that goes back over midnight: the same instant for ever": _fold_back_into_yesterday,
     "changes that are no hour: up to 30 minutes of star jobs are lost": _change_that_is_no_hour,
 }
 CRONITER: Reasons = {
@@ -182,6 +190,7 @@ def drawn_from(expr: str) -> Drawn:
     ("ask", "known", "name", "expr", "zone", "start"),
     [
         (by_cronsim, CRONSIM, "a start beside a change", "30 1 * * *", "America/New_York", "2026-11-01T06:15:00Z"),
+        (by_cronsim, CRONSIM, "a fold that goes back", "* * * * */4", "America/St_Johns", "1990-10-27T14:30:00Z"),
         (by_cronsim, CRONSIM, "5-5/1", "0 0 * * 0-0/1", "UTC", "2026-12-01T00:30:00Z"),
         (by_cronsim, CRONSIM, "changes that are no", "*/10 2 * * *", "Australia/Lord_Howe", "2027-04-03T13:00:00Z"),
         (by_croniter, CRONITER, "5-5 is read", "5-5 * * * *", "UTC", "2026-12-01T00:30:00Z"),
