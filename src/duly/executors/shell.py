@@ -159,6 +159,8 @@ class _Unable(Exception):
 
 def _spawn(command: Command, environment: dict[str, str]) -> subprocess.Popen[bytes]:
     who = _identity(command.user)
+    if not command.words:
+        raise _Unable("the command is empty, so it cannot be started")
     with contextlib.ExitStack() as stack:
         stdin: int | IO[bytes] = subprocess.DEVNULL
         if command.stdin is not None:
@@ -187,7 +189,7 @@ def _spawn(command: Command, environment: dict[str, str]) -> subprocess.Popen[by
 def _why_not(command: Command, error: OSError) -> str:
     if command.cwd is not None and error.filename == command.cwd:
         return f"the working directory {command.cwd!r} cannot be entered: {error.strerror}"
-    program = command.words[0] if command.words else ""
+    program = command.words[0]
     if isinstance(error, FileNotFoundError):
         return f"command not found: {program}"
     return f"{program} cannot be started: {error.strerror}"
