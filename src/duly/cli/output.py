@@ -139,7 +139,7 @@ def _called(param: click.Parameter) -> str:
 
 
 def _one_line(text: str) -> str:
-    return re.sub(r"\s*[\r\n]+\s*", " ", text).strip()
+    return re.sub(r"\s*[\r\n\t]+\s*", " ", text).strip()
 
 
 def document(value: Mapping[str, Any]) -> None:

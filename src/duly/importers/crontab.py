@@ -341,6 +341,12 @@ class _Reader:
                 column=parts.schedule_at + 1,
                 hint="start it from whatever starts the machine, or take the line out",
             )
+        if not parts.schedule.startswith("@") and len(parts.schedule.split()) < 5:
+            raise DefinitionError(
+                "this is no entry (five fields and a command), no comment, and sets no variable",
+                column=parts.schedule_at + 1,
+                hint="correct it, or put # in front",
+            )
         try:
             return parse(parts.schedule, zone, dialect=dialect)
         except ScheduleError as error:
