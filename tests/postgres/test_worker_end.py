@@ -1,0 +1,343 @@
+"""How a worker ends, loses, and takes over: drain, lost identities, reaping, hand-offs, shell commands."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from conftest import wait_until, wait_until_async
+from duly.ledger import Hands, Ledger
+from duly.postgres import Database
+from duly.run import Run
+from postgres.workshop import SETTINGS, Workshop, working
+
+
+@pytest.fixture
+def shop(database: Database) -> Workshop:
+    return Workshop(database)
+
+
+async def true(answer: object) -> bool:
+    return bool(answer)
+
+
+async def test_a_draining_worker_takes_nothing_new_and_ends_what_it_began(shop: Workshop) -> None:
+    """FH-71: TERM to a worker with a run under way; the run finishes once, under its first attempt."""
+    leave = asyncio.Event()
+
+    async def waits() -> str:
+        await leave.wait()
+        return "done"
+
+    await shop.job("waits", waits)
+    await shop.ready("waits")
+    worker = await shop.worker()
+    async with working(worker) as (stop,):
+        await wait_until_async(lambda: true(worker.running))
+        stop.set()
+        await wait_until_async(lambda: true(worker._draining))
+        await shop.job("late", waits)
+        await shop.ready("late")
+        assert worker.offer() is None
+        leave.set()
+    assert [(run["state"], run["attempt"]) for run in await shop.runs("waits")] == [("succeeded", 1)]
+    assert (await shop.run("late"))["state"] == "queued"
+
+
+@pytest.mark.parametrize(("on_lost", "state"), [("retry", "queued"), ("fail", "failed")])
+async def test_what_outlives_the_grace_of_a_shutdown_is_lost_and_its_policy_decides(
+    shop: Workshop, on_lost: str, state: str
+) -> None:
+    cancelled: list[str] = []
+
+    async def forever() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.append("yes")
+
+    await shop.job("forever", forever, on_lost=on_lost)
+    await shop.ready("forever")
+    worker = await shop.worker(settings=replace(SETTINGS, shutdown_grace=0.1))
+    async with working(worker):
+        await wait_until_async(lambda: true(worker.running))
+    run = await shop.run("forever")
+    assert (run["state"], run["losses"], cancelled) == (state, 1, ["yes"])
+    (attempt,) = await shop.attempts("forever")
+    assert (attempt["outcome"], attempt["error"]["class"]) == ("lost", "Drained")
+    assert [len(shop.heard(word)) for word in ("lost", "retrying", "failed")] == [
+        1,
+        int(state == "queued"),
+        int(state == "failed"),
+    ]
+
+
+async def test_a_command_that_outlives_the_grace_is_ended_with_its_group(
+    shop: Workshop, tmp_path: Path
+) -> None:
+    await shop.shell("sleeps", f"echo $$ > {tmp_path}/pid; trap 'echo bye; exit 0' TERM; sleep 300 & wait")
+    await shop.ready("sleeps")
+    async with working(await shop.worker(settings=replace(SETTINGS, shutdown_grace=0.1))):
+        await wait_until_async(lambda: true((tmp_path / "pid").exists()))
+    assert (await shop.run("sleeps"))["state"] == "queued"
+    assert (await shop.output("sleeps"))["head"] == "bye\n"
+
+
+async def test_a_thread_that_never_returns_does_not_hold_up_the_end(shop: Workshop) -> None:
+    leave = threading.Event()
+
+    def stuck() -> None:
+        leave.wait(60)
+
+    await shop.job("stuck", stuck)
+    await shop.ready("stuck")
+    worker = await shop.worker(settings=replace(SETTINGS, shutdown_grace=0.1))
+    async with working(worker):
+        await wait_until_async(lambda: true(worker.running))
+        (thread,) = [one for one in threading.enumerate() if one.name == "duly task"]
+        assert thread.daemon
+    assert (await shop.run("stuck"))["state"] == "queued"
+    leave.set()
+
+
+async def test_a_frozen_worker_that_comes_back_tells_its_tasks_to_stop_and_records_nothing(
+    shop: Workshop,
+) -> None:
+    """FH-28: declared dead while frozen; the final state is that of the second attempt, and both are kept."""
+    told: list[int] = []
+
+    async def task(run: Run) -> int:
+        if run.attempt == 1:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                told.append(run.attempt)
+                raise
+        return run.attempt
+
+    await shop.job("task", task)
+    await shop.ready("task")
+    identity = await shop.enter()
+    frozen, other = await shop.worker(identity), await shop.worker()
+    turning = asyncio.create_task(frozen.turn())
+    await wait_until_async(lambda: true(frozen.running))
+    await shop.expire(identity)
+    await other.reap_once()
+    threading.Thread(target=frozen.lost).start()  # as the heartbeat's thread does
+    await turning
+    await other.turn()
+    run = await shop.run("task")
+    assert (run["state"], run["attempt"], run["result"], told) == ("succeeded", 2, 2, [1])
+    outcomes = [(one["attempt"], one["outcome"]) for one in await shop.attempts("task")]
+    assert outcomes == [(1, "lost"), (2, "succeeded")]
+    assert [record["attempt"] for record in shop.heard("fenced")] == [1]
+
+
+async def test_an_identity_that_has_ended_is_given_nothing(shop: Workshop) -> None:
+    async def task() -> None: ...
+
+    await shop.job("task", task)
+    await shop.ready("task")
+    identity = await shop.enter()
+    await shop.expire(identity)
+    assert await (await shop.worker(identity)).turn() == 0
+    assert await (await shop.worker(uuid4())).turn() == 0
+    assert (await shop.run("task"))["state"] == "queued"
+
+
+@pytest.mark.parametrize("purged_first", [True, False])
+async def test_a_dead_workers_run_is_found_whether_or_not_its_registration_still_stands(
+    shop: Workshop, purged_first: bool
+) -> None:
+    """FH-46: (a) its row was removed before anybody looked, (b) a new process of the same host came at once."""
+
+    async def task(run: Run) -> int:
+        return run.attempt
+
+    await shop.job("task", task)
+    await shop.ready("task")
+    dead = await shop.enter()
+    async with shop.database.connection() as connection:
+        assert await shop.ledger.claim(connection, dead, queues=["default"], tasks=["task"], limit=1)
+    restarted = await shop.worker()  # the same host and pid, and an identity of its own
+    assert await restarted.reap_once() == []  # the lease still runs
+    if purged_first:
+        await shop.execute("delete from duly.processes where id = %s", dead)
+    else:
+        await shop.expire(dead)
+    (lost,) = await restarted.reap_once()
+    assert (lost.attempt, lost.outcome, lost.state) == (1, "lost", "queued")
+    await restarted.turn()
+    run = await shop.run("task")
+    assert (run["state"], run["attempt"], run["losses"], run["failures"]) == ("succeeded", 2, 1, 0)
+
+
+async def test_a_run_that_is_lost_again_and_again_ends(shop: Workshop) -> None:
+    async def task() -> None: ...
+
+    await shop.job("task", task, max_lost=2)
+    await shop.ready("task")
+    other = await shop.worker()
+    for _ in range(2):
+        dead = await shop.enter()
+        async with shop.database.connection() as connection:
+            assert await shop.ledger.claim(connection, dead, queues=["default"], tasks=["task"], limit=1)
+        await shop.expire(dead)
+        await other.reap_once()
+    assert (await shop.run("task"))["state"] == "failed"
+    words = [record["event"] for record in shop.said]
+    assert words == ["lost", "retrying", "lost", "failed"]
+
+
+async def test_runs_that_waited_while_no_worker_was_there_all_run_and_a_restart_changes_nothing(
+    shop: Workshop,
+) -> None:
+    """FH-72: what waits is in the ledger, not in a counter of a process."""
+    order: list[str] = []
+
+    async def task(run: Run) -> None:
+        order.append(run.id)
+
+    await shop.job("task", task)
+    await shop.ready("task", 5)
+    async with working(await shop.worker(tasks={})):
+        pass  # a process that came and went
+    async with working(await shop.worker(concurrency=1)):
+        runs = await shop.in_state("task", "succeeded")
+    assert [run["attempt"] for run in runs] == [1] * 5
+    assert len(order) == len(set(order)) == 5
+
+
+async def test_a_command_that_runs_out_of_time_is_gone_and_its_output_is_kept(
+    shop: Workshop, tmp_path: Path
+) -> None:
+    await shop.shell("sleeps", f"echo begun; echo $$ > {tmp_path}/pid; sleep 300", timeout=1)
+    await shop.ready("sleeps")
+    await (await shop.worker()).turn()
+    run = await shop.run("sleeps")
+    assert (run["state"], run["error"]["class"]) == ("failed", "TaskTimeout")
+    assert "timeout of 1 s" in run["error"]["message"]
+    assert (await shop.attempts("sleeps"))[0]["outcome"] == "timed_out"
+    assert (await shop.output("sleeps"))["head"] == "begun\n"
+    pid = int((tmp_path / "pid").read_text())
+    assert not Path(f"/proc/{pid}").exists()  # noqa: ASYNC240
+
+
+async def test_what_a_command_printed_is_kept_for_each_attempt_also_of_failed_ones(shop: Workshop) -> None:
+    await shop.shell("prints", "seq 1 1000; printf 'nul \\000\\n'; exit 3", output_limit=200)
+    await shop.ready("prints")
+    await (await shop.worker()).turn()
+    output = await shop.output("prints")
+    assert output["head"].startswith("1\n2\n3\n")
+    assert output["tail"].endswith("999\n1000\nnul \N{REPLACEMENT CHARACTER}\n")
+    assert output["size"] == sum(len(f"{n}\n") for n in range(1, 1001)) + 6
+    assert (await shop.run("prints"))["error"]["message"].startswith("exit 3: nul")
+
+
+async def test_a_retried_command_knows_its_attempt_and_keeps_its_key(shop: Workshop) -> None:
+    await shop.shell(
+        "twice", 'echo "$DULY_ATTEMPT $DULY_IDEMPOTENCY_KEY"; test $DULY_ATTEMPT = 2', max_attempts=2
+    )
+    await shop.ready("twice")
+    async with working(await shop.worker()):
+        await shop.in_state("twice", "succeeded")
+    rows = await shop.execute("select attempt, head from duly.outputs order by attempt")
+    key = "default/twice@2026-01-05T12:01:00Z"
+    assert [row["head"] for row in rows] == [f"1 {key}\n", f"2 {key}\n"]
+
+
+async def test_a_finish_that_leaves_the_job_behind_says_so_at_once(shop: Workshop) -> None:
+    """The place of an exclusive job is free again while more is owed: the scheduler is told to look."""
+    behind: list[int] = []
+
+    async def task() -> None: ...
+
+    await shop.job("task", task, overlap="queue")
+    await shop.ready("task")
+    await shop.execute(
+        """update duly.cursors set cursor_at = now() - interval '1 hour', due_at = now() - interval '59 minutes',
+                                   wake_at = null, live_at = (select scheduled_at from duly.runs), live_trigger = ''"""
+    )
+    await (await shop.worker(on_behind=lambda: behind.append(1))).turn()
+    assert behind == [1]
+
+
+async def test_a_thread_hands_runs_over_and_gives_unused_room_back(shop: Workshop, url: str) -> None:
+    """As the scheduler does: offer, a transaction of its own, take, all from another thread."""
+
+    async def task(run: Run) -> int:
+        return run.attempt
+
+    await shop.job("task", task)
+    worker = await shop.worker(concurrency=4, settings=replace(SETTINGS, poll=30))
+
+    async def claim_as_the_scheduler_would() -> int:
+        hands = worker.offer()
+        assert hands is not None
+        assert worker.offer() is None  # all the room is promised
+        own = Database(url, clock=shop.database.clock, pool_size=1)
+        async with own as database, database.connection() as connection:
+            claimed = await Ledger(database).claim(
+                connection, hands.worker, queues=hands.queues, tasks=hands.tasks, limit=hands.room
+            )
+        worker.take(hands, claimed)
+        return len(claimed)
+
+    async with working(worker):
+        await wait_until_async(lambda: true(worker._loop is not None))
+        await asyncio.to_thread(wait_until, lambda: worker._places._free == 4)
+        await shop.ready("task", 3)
+        assert await asyncio.to_thread(asyncio.run, claim_as_the_scheduler_would()) == 3
+        runs = await shop.in_state("task", "succeeded")
+        assert [run["attempt"] for run in runs] == [1, 1, 1]
+        await wait_until_async(lambda: true(worker._places._free == 4))
+    assert worker.offer() is None
+
+
+async def test_a_hand_off_that_brings_nothing_gives_everything_back(shop: Workshop) -> None:
+    worker = await shop.worker(concurrency=2)
+
+    async def offered() -> Hands | None:
+        return worker.offer()
+
+    async with working(worker):
+        for _ in range(3):
+            hands = await wait_until_async(offered)
+            worker.take(hands, ())
+        await wait_until_async(lambda: true(worker._places._free == 2))
+
+
+async def test_a_task_that_blocks_the_loop_stops_neither_threads_nor_their_hand_offs(shop: Workshop) -> None:
+    def block() -> None:
+        threading.Event().wait(0.5)  # a fault of the task, not of the test
+
+    async def blocks() -> None:
+        block()
+
+    await shop.job("blocks", blocks)
+    await shop.ready("blocks")
+    worker = await shop.worker(concurrency=3)
+    answered: list[float] = []
+
+    def ask() -> None:
+        while not answered:
+            if worker.running:
+                began = time.monotonic()
+                hands = worker.offer()
+                if hands is not None:
+                    worker.take(hands, ())
+                    answered.append(time.monotonic() - began)
+
+    async with working(worker):
+        thread = threading.Thread(target=ask)
+        thread.start()
+        await shop.in_state("blocks", "succeeded")
+    thread.join(10)
+    assert answered
+    assert answered[0] < 0.2
