@@ -10,8 +10,9 @@ differ on two days a year.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
-from typing import NoReturn
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple, NoReturn
 
 from duly.errors import ScheduleError
 
@@ -32,14 +33,13 @@ _MONTHS = ("JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT",
 _WEEKDAYS = ("SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Part:
+class Part(NamedTuple):
     """One field of the grammar: its name, its smallest and largest value, the names of its values."""
 
     name: str
     low: int
     high: int
-    names: dict[str, int] = field(default_factory=dict)
+    names: Mapping[str, int] = {}
     top: int | None = None
     """A value above ``high`` that is also taken: 7 as Sunday."""
 
