@@ -150,7 +150,9 @@ def _answer(plan: Plan, rule: Rule, horizon: datetime, budget: int) -> None:
         if plan.live:
             _while_busy(plan, rule, horizon)
             return
-        _busy_part(plan, rule, horizon)
+        _busy_part(plan, rule, horizon, budget)
+        if plan.waits_for is not None:
+            return
         if plan.live:
             _still_owed(plan, rule, horizon, "busy")
             return
@@ -176,7 +178,7 @@ def _while_busy(plan: Plan, rule: Rule, horizon: datetime) -> None:
     _still_owed(plan, rule, horizon, "busy")
 
 
-def _busy_part(plan: Plan, rule: Rule, horizon: datetime) -> None:
+def _busy_part(plan: Plan, rule: Rule, horizon: datetime, budget: int) -> None:
     """Answer by ``overlap`` what fell due while the job is known to have been busy."""
     seen_at = plan.standing.seen_at
     if seen_at is None or seen_at <= plan.cursor_at:
@@ -188,7 +190,9 @@ def _busy_part(plan: Plan, rule: Rule, horizon: datetime) -> None:
     first = rule.schedule.next(plan.cursor_at)
     if first is None or first > until:
         return
-    if rule.policy.overlap == "queue":
+    if budget <= 0:
+        plan.waits_for = "more"
+    elif rule.policy.overlap == "queue":
         _run(plan, rule, first)
     else:
         _newest(plan, rule, until)
@@ -227,9 +231,9 @@ def _free(plan: Plan, rule: Rule) -> int:
 
 def _hindrance(plan: Plan, rule: Rule, punctual: bool, budget: int, free: int) -> Reason | None:
     """Why the next run has to wait, if it has to."""
-    if plan.live and rule.policy.exclusive:
+    if rule.policy.exclusive and plan.live:
         return "busy"
-    if not punctual and free <= 0:
+    if not rule.policy.exclusive and not punctual and free <= 0:
         return "limit"
     return "more" if budget <= 0 else None
 
