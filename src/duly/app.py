@@ -141,6 +141,10 @@ class Duly:
         parameters.setdefault("source", "python")
         self._declare(make_job(name, schedule=schedule, task=task, catchup=catchup, **parameters))
 
+    def add(self, job: Job) -> None:
+        """Declare a job that was made by :func:`duly.jobs.make_job`; many jobs may share one task."""
+        self._declare(job)
+
     def include(self, other: Duly) -> None:
         """Take over what another application declares; raises DefinitionError if a name is in both."""
         for job in other.declared():

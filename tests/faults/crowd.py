@@ -1,0 +1,29 @@
+"""A thousand jobs that fall due every second, with every answer to catch-up; read as an app by its path."""
+
+from __future__ import annotations
+
+import os
+
+from duly import Duly, every
+from duly.jobs import make_job
+
+app = Duly()
+ANSWERS = (("all", "queue"), ("all", "allow"), ("latest", "queue_one"), ("none", "skip"), ("none", "allow"))
+
+
+@app.task("touch")
+async def touch() -> None:
+    """The least a task can do."""
+
+
+for number in range(int(os.environ.get("CROWD", "1000"))):
+    catchup, overlap = ANSWERS[number % len(ANSWERS)]
+    app.add(
+        make_job(
+            f"crowd-{number:04}",
+            schedule=every(seconds=1),
+            task={"kind": "python", "name": "touch"},
+            catchup=catchup,
+            overlap=overlap,
+        )
+    )
