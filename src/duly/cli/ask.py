@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 import click
 
-from duly.cli.output import NO, document, line
+from duly.cli.output import NO, document, line, table
 from duly.cli.verbs import INSTANT, Options, verb
+from duly.clock import text
+
+if TYPE_CHECKING:
+    from duly.audit import Report
 
 
 @verb("audit", example="duly audit --from 2027-03-01T00:00:00Z --json")
@@ -26,8 +31,27 @@ def audit(options: Options, from_at: datetime | None, to_at: datetime | None, jo
     if options.json:
         document(report.document())
     else:
-        line(report.text())
+        _tell(report)
     return 0 if report.clean else NO
+
+
+def _tell(report: Report) -> None:
+    """The sums, what was found, and each job's answer to catch-up with who gave it and since when."""
+    totals = report.totals
+    line(
+        f"as of {text(report.as_of)}: {totals.jobs} jobs, {totals.occurrences} occurrences: "
+        f"{totals.runs} runs and {totals.skipped} skipped; {totals.owed} owed"
+    )
+    line(f"unaccounted {totals.unaccounted}, double {totals.double}, findings {totals.findings}")
+    for found in report.findings:
+        at = f" {text(found.scheduled_at)}" if found.scheduled_at is not None else ""
+        line(f"{found.rule} {found.job}{at}: {found.words}")
+    if report.policies:
+        line()
+        table(
+            ("JOB", "CATCHUP", "BY", "SINCE", "REVISION"),
+            [(each.job, each.catchup, each.author, text(each.at), each.revision) for each in report.policies],
+        )
 
 
 @verb("explain", example="duly explain nightly_sales 2027-03-28T01:00:00Z")
