@@ -1,0 +1,300 @@
+"""The verbs on a real database: what they write, what they answer, and with which exit code."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from click.testing import CliRunner
+
+from conftest import TestServer
+from duly.cli import main
+
+CODE = "from duly.cli import main; main()"
+APP = """
+from duly import Duly, every
+app = Duly()
+
+@app.job(every(seconds=1), catchup="latest")
+def tick() -> int:
+    return 7
+
+@app.job("0 2 * * *", tz="Europe/Berlin", catchup="all")
+def nightly(day: int = 1) -> int:
+    return day
+
+app.shell("greet", "echo hello; echo there", schedule="@yearly", catchup="none")
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A current directory with an app in it."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "jobs.py").write_text(APP)
+    yield tmp_path
+    for name, module in list(sys.modules.items()):
+        if str(getattr(module, "__file__", "")).startswith(str(tmp_path)):
+            del sys.modules[name]
+
+
+Call = Callable[..., tuple[int, Any, str]]
+
+
+@pytest.fixture
+def call(url: str) -> Call:
+    """Call a verb on the test's database; gives exit code, document (or text) and stderr."""
+
+    def calling(*words: str, json_wanted: bool = True) -> tuple[int, Any, str]:
+        given = [*words, "--database", url, *(["--json"] if json_wanted else [])]
+        result = CliRunner().invoke(main, given)
+        out = json.loads(result.stdout) if json_wanted and result.stdout else result.stdout
+        return result.exit_code, out, result.stderr
+
+    return calling
+
+
+def apply(call: Call, *more: str) -> Any:
+    code, done, err = call("jobs", "apply", "--app", "jobs.py", *more)
+    assert (code, err) == (0, "")
+    return done
+
+
+# ------------------------------------------------------------------ definitions
+
+
+def test_registering_twice_changes_nothing_and_an_edit_is_one(call: Call, folder: Path) -> None:
+    names = ["tick", "nightly", "greet"]
+    assert apply(call) == {"created": names, "edited": [], "unchanged": [], "removed": [], "conflicts": []}
+    assert apply(call)["unchanged"] == names
+    (folder / "edited.py").write_text(APP.replace("0 2 * * *", "0 3 * * *"))
+    code, done, _ = call("jobs", "apply", "--app", "edited.py")
+    assert (code, done["edited"], done["unchanged"]) == (0, ["nightly"], ["tick", "greet"])
+
+
+def test_a_dry_run_says_what_would_be_done_and_does_nothing(call: Call) -> None:
+    assert apply(call, "--dry-run")["created"] == ["tick", "nightly", "greet"]
+    assert apply(call)["created"] == ["tick", "nightly", "greet"]
+    code, text, _ = call("jobs", "remove", "tick", "--dry-run", json_wanted=False)
+    assert (code, text) == (0, "would be removed tick\n")
+    assert apply(call)["unchanged"] == ["tick", "nightly", "greet"]
+
+
+def test_an_older_generation_is_told_no(call: Call) -> None:
+    apply(call, "--generation", "5")
+    code, done, err = call("jobs", "apply", "--app", "jobs.py", "--generation", "4")
+    assert (code, done["conflicts"], err) == (1, ["tick", "nightly", "greet"], "")
+
+
+def test_a_removed_job_is_not_found_any_more(call: Call) -> None:
+    apply(call)
+    assert call("jobs", "remove", "tick")[:2] == (0, {"removed": ["tick"], "dry_run": False})
+    code, out, err = call("jobs", "remove", "tick")
+    assert (code, out) == (1, "")
+    assert json.loads(err)["error"]["class"] == "NotFound"
+    assert call("jobs", "trigger", "tick")[0] == 1
+    assert call("next", "tick")[0] == 1
+
+
+def test_a_job_of_the_database_says_what_will_fire(call: Call) -> None:
+    apply(call)
+    code, found, _ = call("next", "nightly", "--from", "2027-03-27T11:00:00Z", "-n", "2")
+    assert (code, found["expr"], found["zone"]) == (0, "0 2 * * *", "Europe/Berlin")
+    assert found["occurrences"] == ["2027-03-28T01:00:00Z", "2027-03-29T00:00:00Z"]
+
+
+def test_the_same_key_gives_the_same_run(call: Call) -> None:
+    apply(call)
+    code, first, _ = call("jobs", "trigger", "nightly", "--key", "k1", "--args", '{"day": 3}')
+    assert (code, set(first), first["created"]) == (0, {"run", "created"}, True)
+    assert first["run"].startswith("nightly@")
+    assert first["run"].endswith("Z!k1")
+    code, second, _ = call("jobs", "trigger", "nightly", "--key", "k1")
+    assert (code, second) == (0, {"run": first["run"], "created": False})
+
+
+def test_a_crontab_is_registered_and_its_oddities_are_remarked(call: Call, folder: Path) -> None:
+    (folder / "crontab").write_text(
+        "# duly-default: catchup=latest\nMAILTO=a@x.example\n0 1 * * * cat%in\n*/7 * * * * poll\n"
+    )
+    code, out, err = call("jobs", "apply", "--app", "crontab", json_wanted=False)
+    assert (code, out.splitlines()[-1]) == (0, "2 created")
+    assert [line.rpartition("(")[2] for line in err.splitlines()] == [
+        "crontab, line 2)",
+        "crontab, line 3)",
+        "crontab, line 4)",
+    ]
+    assert apply_crontab(call)["unchanged"] == ["cat", "poll"]
+
+
+def apply_crontab(call: Call) -> Any:
+    code, done, err = call("jobs", "apply", "--app", "crontab")
+    assert (code, err) == (0, "")
+    return done
+
+
+def test_nothing_of_a_crontab_is_registered_while_a_line_is_open(call: Call, folder: Path) -> None:
+    (folder / "crontab").write_text("# duly: catchup=all\n0 1 * * * one\n0 2 * * * two\n")
+    code, out, err = call("jobs", "apply", "--app", "crontab")
+    assert (code, out) == (2, "")
+    said = json.loads(err)["error"]
+    assert (said["class"], said["file"], said["line"]) == ("CatchupMissing", "crontab", 3)
+    assert "catchup" in said["message"]
+    (folder / "crontab").write_text("# duly: catchup=all\n0 1 * * * one\n")
+    assert apply_crontab(call)["created"] == ["one"]
+
+
+# ------------------------------------------------------------------ the schema
+
+
+def test_the_schema_is_brought_along_once(server: TestServer) -> None:
+    server.execute("create database t_bare")
+    try:
+        where = ["--database", server.address("t_bare")]
+        result = CliRunner().invoke(main, ["migrate", "--check", "--json", *where])
+        missing = json.loads(result.stdout)["missing"]
+        assert (result.exit_code, missing[0]) == (1, "0001_ledger.sql")
+        absent = CliRunner().invoke(main, ["jobs", "apply", "--app", "jobs.py", *where])
+        assert (absent.exit_code, absent.stdout) == (3, "")
+        assert "the schema in" in absent.stderr
+        assert "duly migrate" in absent.stderr
+        dry = CliRunner().invoke(main, ["migrate", "--dry-run", *where])
+        assert (dry.exit_code, dry.stdout.splitlines()) == (0, [f"missing {name}" for name in missing])
+        done = CliRunner().invoke(main, ["migrate", "--json", *where])
+        assert (done.exit_code, json.loads(done.stdout)["applied"]) == (0, missing)
+        assert CliRunner().invoke(main, ["migrate", "--check", *where]).exit_code == 0
+    finally:
+        server.execute("drop database t_bare with (force)")
+
+
+def test_the_statements_can_be_read_before_they_are_run() -> None:
+    result = CliRunner().invoke(main, ["migrate", "--print"])
+    assert result.exit_code == 0
+    assert "create table duly.cursors" in result.stdout
+
+
+# ------------------------------------------------------------------ the embedded server
+
+SERVER_KEYS = {"url", "version", "embedded", "data", "pid", "bin", "running"}
+
+
+def test_the_embedded_server_is_started_told_of_and_stopped() -> None:
+    def ask(*words: str) -> Any:
+        result = CliRunner().invoke(main, ["database", *words, "--json"])
+        assert (result.exit_code, result.stderr) == (0, "")
+        found = json.loads(result.stdout)
+        assert set(found) == SERVER_KEYS
+        return found
+
+    before = ask("start", "--dry-run")
+    assert (before["running"], before["pid"]) == (False, None)
+    started = ask("start")
+    try:
+        assert (started["running"], started["embedded"]) == (True, True)
+        assert started["data"] == str(Path(".duly").resolve())
+        assert (Path(started["bin"]) / "psql").exists()
+        assert ask("info") == started
+        with psycopg.connect(started["url"]) as connection:
+            assert connection.execute("select 1").fetchone() == (1,)
+        applied = CliRunner().invoke(main, ["jobs", "apply", "--app", "jobs.py", "--json"])
+        assert json.loads(applied.stdout)["created"] == ["tick", "nightly", "greet"]
+        assert ask("stop", "--dry-run")["running"]
+    finally:
+        stopped = ask("stop")
+    assert (stopped["running"], stopped["pid"]) == (False, None)
+
+
+def test_another_server_is_told_of_as_well(url: str) -> None:
+    result = CliRunner().invoke(main, ["database", "info", "--database", url, "--json"])
+    found = json.loads(result.stdout)
+    assert set(found) == SERVER_KEYS
+    assert (found["embedded"], found["running"], found["data"]) == (False, True, None)
+
+
+# ------------------------------------------------------------------ loops
+
+
+def started(url: str, *words: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", CODE, *words, "--database", url],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def events_until(process: subprocess.Popen[str], word: str, most: int = 200) -> list[dict[str, Any]]:
+    """The events up to the first one of that name; the pytest deadline bounds the wait."""
+    assert process.stdout is not None
+    found = []
+    for _ in range(most):
+        line = process.stdout.readline()
+        assert line, f"the process ended before {word}: {found[-3:]}"
+        found.append(json.loads(line))
+        if found[-1]["event"] == word:
+            return found
+    raise AssertionError(f"no {word} among {most} events")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_up_registers_runs_and_drains(url: str, number: signal.Signals) -> None:
+    with started(url, "up", "--app", "jobs.py", "--json") as process:
+        events = events_until(process, "succeeded")
+        process.send_signal(number)
+        out, err = process.communicate(timeout=60)
+    words = [event["event"] for event in events]
+    assert words[:2] == ["starting", "database"]
+    assert words.count("registered") == 3
+    assert words.index("registered") < words.index("ready") < words.index("started")
+    for event in events:
+        assert {"event", "at", "process", "role", "pid"} <= set(event)
+        assert (event["role"], event["pid"]) == ("up", process.pid)
+    assert (process.returncode, err) == (0, "")
+    assert [json.loads(line)["event"] for line in out.splitlines()][-2:] == ["draining", "stopped"]
+
+
+def test_scheduler_and_worker_share_the_work_and_write_no_definitions(url: str, call: Call) -> None:
+    apply(call)
+    with (
+        started(url, "scheduler", "--json", "--events", "ready,stopped") as scheduler,
+        started(url, "worker", "--app", "jobs.py", "--json", "--events", "succeeded,stopped") as worker,
+    ):
+        assert events_until(worker, "succeeded")[-1]["job"] == "tick"
+        for process in (scheduler, worker):
+            process.terminate()
+        outs = [process.communicate(timeout=60) for process in (scheduler, worker)]
+        assert [process.returncode for process in (scheduler, worker)] == [0, 0]
+    assert [err for _, err in outs] == ["", ""]
+    assert [json.loads(line)["event"] for line in outs[0][0].splitlines()] == ["ready", "stopped"]
+
+
+def test_without_a_terminal_each_event_is_a_plain_line(url: str) -> None:
+    with started(url, "up", "--app", "jobs.py") as process:
+        assert process.stdout is not None
+        lines = []
+        while not lines or " succeeded " not in lines[-1]:
+            lines.append(process.stdout.readline())
+            assert lines[-1]
+        process.terminate()
+        out, err = process.communicate(timeout=60)
+    text = "".join(lines) + out
+    assert (process.returncode, err) == (0, "")
+    assert " ready " in text
+    assert "\x1b" not in text
+
+
+def test_a_reader_who_leaves_the_loops_makes_them_drain(url: str) -> None:
+    with started(url, "up", "--app", "jobs.py", "--json") as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        events_until(process, "ready")
+        process.stdout.close()
+        assert (process.stderr.read(), process.wait(60)) == ("", 0)
