@@ -7,7 +7,9 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
+from inspect import signature
+from math import isfinite
 from typing import Any, Literal, cast, get_args
 
 from duly.errors import CatchupMissing, DefinitionError, NotJSON, PolicyContradiction, TooLarge
@@ -22,6 +24,7 @@ NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,199}")
 _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 ARGS_LIMIT = 64 * 1024
 RESULT_LIMIT = 256 * 1024
+LONGEST = 36_525 * 86_400.0
 SHELL = "!shell"
 OWN_OVERLAP: Mapping[str, Overlap] = {"all": "queue", "latest": "queue_one", "none": "skip"}
 
@@ -42,6 +45,9 @@ class Backoff:
     jitter: bool = True
 
     def __post_init__(self) -> None:
+        numbers = (self.first, self.factor, self.limit)
+        if not all(isinstance(n, int | float) and not isinstance(n, bool) and isfinite(n) for n in numbers):
+            raise DefinitionError(f"{self} cannot be kept: first, factor and limit are numbers")
         if self.first < 0 or self.factor < 1 or self.limit < 0:
             raise DefinitionError(
                 f"{self} cannot be kept: first and limit are 0 or more, factor is 1 or more"
@@ -176,7 +182,7 @@ def make_job(
 
     Raises CatchupMissing, PolicyContradiction, ScheduleError, UnknownZone or DefinitionError, naming the job.
     """
-    if not NAME.fullmatch(name):
+    if not isinstance(name, str) or not NAME.fullmatch(name):
         raise DefinitionError(
             f"{name!r} cannot name a job: letters, digits and _ . : / - , at most 200, no blank"
         )
@@ -186,6 +192,11 @@ def make_job(
     _check_dst(name, rule, dst_gap, dst_fold)
     if start is not None or end is not None:
         rule = bounded(rule, start=start, end=end)
+    unknown = sorted(policies.keys() - _POLICIES)
+    if unknown:
+        raise DefinitionError(
+            f"job {name!r}: {', '.join(unknown)} is no parameter of a job; known are {', '.join(sorted(_POLICIES))}"
+        )
     policy = make_policy(name, task=task, catchup=catchup, **policies)
     return Job(
         name=name,
@@ -207,10 +218,18 @@ def _schedule(
     if isinstance(schedule, str):
         return parse(
             schedule,
-            tz or "UTC",
+            tz,
             dst_gap=gap or "run-after",
             dst_fold=fold or "first",
             dialect=dialect,
+        )
+    if not isinstance(schedule, Schedule):
+        raise DefinitionError(
+            f"{schedule!r:.80} is no schedule; give text, cron(...), every(...) or once(...)"
+        )
+    if not schedule.follows_real_time and (gap is not None or fold is not None):
+        raise DefinitionError(
+            "dst_gap and dst_fold belong to the text of a schedule; here give them to cron(...) itself"
         )
     if tz is not None and schedule.zone != tz:
         raise DefinitionError(
@@ -220,8 +239,7 @@ def _schedule(
 
 
 def _check_dst(name: str, schedule: Schedule, gap: str | None, fold: str | None) -> None:
-    real_time = getattr(schedule, "follows_real_time", False)
-    if real_time and (gap is not None or fold is not None):
+    if schedule.follows_real_time and (gap is not None or fold is not None):
         raise PolicyContradiction(
             f"job {name!r} follows real time (an interval, or a minute or hour that begins with *), so dst_gap "
             "and dst_fold have nothing to decide; leave them out"
@@ -250,7 +268,8 @@ def make_policy(
 ) -> Policy:
     """A policy whose answers have been checked one by one and against each other."""
     answer = catchup_word(name, catchup)
-    chosen = cast(Overlap, _word(name, "overlap", overlap or OWN_OVERLAP[answer], get_args(Overlap)))
+    overlap = OWN_OVERLAP[answer] if overlap is None else overlap
+    chosen = cast(Overlap, _word(name, "overlap", overlap, get_args(Overlap)))
     policy = Policy(
         catchup=answer,
         overlap=chosen,
@@ -264,13 +283,26 @@ def make_policy(
         max_attempts=_count(name, "max_attempts", max_attempts),
         on_lost=cast(OnLost, _word(name, "on_lost", on_lost, get_args(OnLost))),
         max_lost=_count(name, "max_lost", max_lost),
-        backoff=backoff if isinstance(backoff, Backoff) else Backoff(**(backoff or {})),
+        backoff=_backoff(name, backoff),
         timeout=None if timeout is None else _seconds(name, "timeout", timeout, least=0.001),
         queue=_queue(name, queue),
         priority=_priority(name, priority),
     )
     _refuse_contradictions(name, policy)
     return policy
+
+
+_POLICIES = signature(make_policy).parameters.keys() - {"name", "task", "catchup"}
+
+
+def _backoff(name: str, given: Backoff | Mapping[str, Any] | None) -> Backoff:
+    if isinstance(given, Backoff):
+        return given
+    if given is not None and not (isinstance(given, Mapping) and given.keys() <= set(Backoff.__slots__)):
+        raise DefinitionError(
+            f"job {name!r}: {given!r:.80} is no backoff; give some of {', '.join(Backoff.__slots__)}"
+        )
+    return Backoff(**(given or {}))
 
 
 def catchup_word(name: str, answer: object) -> Catchup:
@@ -321,8 +353,8 @@ def _seconds(name: str, what: str, value: object, least: float = 0.0) -> float:
         seconds = duration(value)
     except ValueError as error:
         raise DefinitionError(f"job {name!r}: {what}: {error}") from None
-    if not least <= seconds <= timedelta.max.total_seconds() / 10:
-        raise DefinitionError(f"job {name!r}: {what} must be {least:g} s or more, not {value!r}")
+    if not least <= seconds <= LONGEST:
+        raise DefinitionError(f"job {name!r}: {what} must be {least:g} s to 100 years, not {value!r}")
     return seconds
 
 
@@ -347,11 +379,15 @@ def _queue(name: str, queue: object) -> str:
 
 
 def _word(name: str, what: str, value: object, known: tuple[str, ...]) -> str:
+    if value == "cancel" and what == "overlap":
+        raise DefinitionError(
+            f'job {name!r}: overlap="cancel" is not in this version yet; use one of {", ".join(known)}'
+        )
     if value not in known:
         raise DefinitionError(
             f"job {name!r}: {value!r} is no answer to {what}; use one of {', '.join(known)}"
         )
-    return cast(str, value)
+    return value
 
 
 def check_args(name: str, args: Mapping[str, Any]) -> dict[str, Any]:
