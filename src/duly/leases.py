@@ -24,6 +24,9 @@ from duly.postgres import connection_arguments, refusal, statements
 from duly.records import VERSION
 from duly.settings import Settings
 
+SILENT_BEATS = 2  # so many heartbeats without any process are an outage
+STATEMENT_BOUND = 5000  # milliseconds
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Entered:
@@ -31,6 +34,11 @@ class Entered:
 
     at: datetime
     alive_until: datetime | None
+
+    @property
+    def silence(self) -> float:
+        """For how many seconds nobody was alive."""
+        return (self.at - self.alive_until).total_seconds() if self.alive_until else 0.0
 
 
 class Presence:
@@ -112,6 +120,7 @@ class Presence:
         self._beaten_at, self._trusted = sent, True
 
     def _enter(self) -> Entered:
+        self._connect()
         sent = self._clock.monotonic()
         before = self._clock.now()
         row = self._one(
@@ -126,7 +135,11 @@ class Presence:
         assert row is not None
         self._measure(before, row["at"])
         self._beaten_at, self._trusted = sent, True
-        return Entered(at=row["at"], alive_until=row["alive_until"])
+        entered = Entered(at=row["at"], alive_until=row["alive_until"])
+        if entered.alive_until and entered.silence > SILENT_BEATS * self._settings.heartbeat:
+            # Nobody lived meanwhile: what holds a place is not known to have been busy then.
+            self._one("outage", room="ledger", alive_until=entered.alive_until)
+        return entered
 
     def _measure(self, before: datetime, at: datetime) -> None:
         """How far the database's clock is ahead of this process's, taken at the middle of the round trip."""
@@ -144,13 +157,17 @@ class Presence:
         self.id = uuid4()
         self._on_lost()
 
-    def _one(self, name: str, **parameters: Any) -> DictRow | None:
+    def _connect(self) -> psycopg.Connection[DictRow]:
         if self._connection is None:
             arguments = connection_arguments(f"duly {self._role} heartbeat")
-            self._connection = psycopg.Connection.connect(self._url, **{**arguments, "row_factory": dict_row})
-        cursor = self._connection.execute(
-            statements("leases")[name], {**self._clock.parameters(), **parameters}
-        )
+            bounded = f"{arguments['options']} -c statement_timeout={STATEMENT_BOUND}"
+            self._connection = psycopg.Connection.connect(
+                self._url, **{**arguments, "row_factory": dict_row, "options": bounded}
+            )
+        return self._connection
+
+    def _one(self, name: str, *, room: str = "leases", **parameters: Any) -> DictRow | None:
+        cursor = self._connect().execute(statements(room)[name], {**self._clock.parameters(), **parameters})
         return cursor.fetchone() if cursor.description else None
 
     def _disconnect(self) -> None:

@@ -15,7 +15,6 @@ import socket
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from datetime import timedelta
 from random import uniform
 from typing import Any
 
@@ -130,10 +129,6 @@ class Process:
             clock_offset=self.presence.offset,
         )
 
-    @property
-    def offset(self) -> float:
-        return self.presence.offset
-
     def _lost(self) -> None:
         self.events.process = self.presence.id
         if self.worker is not None:
@@ -197,16 +192,13 @@ class Process:
                 await database.check_schema()
             if self.jobs:
                 await self._register(database)
-            entered = self.presence.start()
-            alive_until = entered.alive_until
-            silence = self.settings.worker_lease / 2
-            if alive_until and entered.at - alive_until > timedelta(seconds=silence):
-                async with database.connection() as connection:
-                    await Ledger(database).outage(connection, alive_until)
+            self.presence.start()
             async with database.connection() as connection:
                 jobs = await Catalog(database).count(connection)
         if self.clock.shift or self.clock.skew:
-            self.events.emit("clock", shift=self.clock.shift, skew=self.clock.skew, offset=self.offset)
+            self.events.emit(
+                "clock", shift=self.clock.shift, skew=self.clock.skew, offset=self.presence.offset
+            )
         self.events.emit("ready", database=without_password(self.url), jobs=jobs, time_shift=self.clock.shift)
 
     async def _register(self, database: Database) -> None:

@@ -41,13 +41,10 @@ class LocalWorker(Protocol):
 
 
 class Standpoint(Protocol):
-    """Who this process is, and how far the database's clock is from its own (seconds)."""
+    """Who this process is at the moment."""
 
     @property
     def actor(self) -> Actor: ...
-
-    @property
-    def offset(self) -> float: ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -125,7 +122,7 @@ class Scheduler:
         """Decide what is due, punctual lane first; say how long nothing will be."""
         async with self._database.connection() as connection:
             now, oldest, ahead = await self._ledger.peek(connection)
-        if self._hold_for_clock():
+        if self._hold_for_clock((now - self._database.clock.now()).total_seconds()):
             return Turn(decided=0, wait=self._settings.poll)
         if oldest is None or oldest > now:
             return Turn(decided=0, wait=self._until(now, ahead))
@@ -141,9 +138,11 @@ class Scheduler:
             return self._settings.poll
         return min(max((ahead - now).total_seconds(), 0.0), self._settings.poll)
 
-    def _hold_for_clock(self) -> bool:
-        """A process whose clock is too far from the database's does not decide, and says so."""
-        offset = self._standpoint.offset
+    def _hold_for_clock(self, offset: float) -> bool:
+        """A process whose clock is too far from the database's does not decide, and says so.
+
+        Two clocks that disagree do not tell which of them jumped, so it waits for a person or for agreement.
+        """
         holding = abs(offset) > self._settings.max_skew
         if holding != self._holding:
             self._holding = holding

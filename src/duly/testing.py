@@ -100,10 +100,6 @@ class Lab:
     def actor(self) -> Actor:
         return Actor(process=self.process, clock_offset=0.0)
 
-    @property
-    def offset(self) -> float:
-        return 0.0
-
     async def _enter(self) -> None:
         async with self.database.connection() as connection:
             row = await self.database.row(
