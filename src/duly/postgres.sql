@@ -12,12 +12,6 @@ begin; set local lock_timeout = '10s'; set local idle_in_transaction_session_tim
 -- Opens a reading transaction in which every statement sees the same instant of the ledger.
 begin isolation level repeatable read read only; set local idle_in_transaction_session_timeout = '120s'
 
--- name: commit
-commit
-
--- name: rollback
-rollback
-
 -- name: server
 -- Which server is this, and what does its clock say?
 select current_setting('server_version_num')::integer as version_number,

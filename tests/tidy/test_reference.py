@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import re
 
 import click
 
 import duly
 from duly import cli, errors, telemetry
+from duly.jobs import make_job, make_policy
 from duly.settings import Settings
 from tidy.repository import REFERENCE, first_column, text
 
 
-def test_every_public_name_is_documented() -> None:
-    pages = text(REFERENCE / "python.md") + text(REFERENCE / "errors.md")
-    words = set(re.findall(r"\w+", " ".join(re.findall(r"`([^`]+)`", pages))))
-    assert [word for word in duly.__all__ if word not in words] == []
+def test_every_public_name_is_documented_and_no_other() -> None:
+    page = text(REFERENCE / "python.md")
+    imported = re.findall(r"^from duly import (.+)$", page, flags=re.MULTILINE)
+    named = {word.strip() for line in imported for word in line.split(",")}
+    assert named | first_column("errors.md") == set(duly.__all__) | {"DulyError"}
     assert [word for word in duly.__all__ if not hasattr(duly, word)] == []
+
+
+def test_every_parameter_of_a_policy_is_documented() -> None:
+    parameters = {*inspect.signature(make_job).parameters, *inspect.signature(make_policy).parameters}
+    given_by_the_way_of_declaring = {"schedule", "task", "namespace", "owner", "source", "policies"}
+    words = set(re.findall(r"`(\w+)`", text(REFERENCE / "python.md")))
+    assert parameters - given_by_the_way_of_declaring - words == set()
 
 
 def test_the_settings_documented_are_the_settings() -> None:
