@@ -60,3 +60,119 @@ select tile.job_id,
    and (%(from_at)s::timestamptz is null or tile.hi > %(from_at)s::timestamptz)
    and (%(to_at)s::timestamptz is null or tile.hi <= %(to_at)s::timestamptz)
  order by tile.job_id, tile.lo, tile.hi
+
+-- name: listed_jobs
+-- One page of jobs by name, each with its newest promise, its cursor, and what may hold it up.
+select jobs.id, jobs.namespace, jobs.name, jobs.owner, jobs.source, jobs.generation, jobs.reason,
+       case when jobs.state = 'active' and newest.paused then 'paused' else jobs.state end as state,
+       newest.revision, newest.from_at, newest.author, newest.args,
+       policies.definition as policy, schedules.definition as schedule, schedules.tzdata,
+       cursors.cursor_at, cursors.revision as cursor_revision, cursors.live_at, cursors.live_trigger,
+       place.state as live_state, coalesce(place.started_at, place.created_at) as live_since,
+       (select count(runs.job_id) from duly.runs
+         where runs.job_id = jobs.id and runs.state in ('queued', 'running', 'asleep', 'parked')
+           and runs.verdict = 'caught_up') as live_caught_up
+  from duly.jobs
+  join lateral (
+       select revisions.revision, revisions.from_at, revisions.author, revisions.args, revisions.paused,
+              revisions.policy_id, revisions.schedule_id
+         from duly.revisions
+        where revisions.job_id = jobs.id
+        order by revisions.revision desc
+        limit 1) as newest on true
+  join duly.policies on policies.id = newest.policy_id
+  join duly.schedules on schedules.id = newest.schedule_id
+  left join duly.cursors on cursors.job_id = jobs.id
+  left join duly.runs as place
+    on place.job_id = jobs.id and place.scheduled_at = cursors.live_at and place.trigger_id = cursors.live_trigger
+ where (%(id)s::bigint is null or jobs.id = %(id)s::bigint)
+   and (%(id)s::bigint is not null
+        or case when %(state)s::text is null then jobs.state <> 'removed'
+                else case when jobs.state = 'active' and newest.paused then 'paused' else jobs.state end
+                     = %(state)s::text end)
+   and (%(match)s::text is null or jobs.name ~ %(match)s::text)
+   and (%(after_id)s::bigint is null
+        or (jobs.name, jobs.id) > (%(after_name)s::text, %(after_id)s::bigint))
+ order by jobs.name, jobs.id
+ limit %(limit)s::integer
+
+-- name: listed_revisions
+-- The revisions of these jobs from the given ones on, oldest first.
+select revisions.job_id, revisions.revision, revisions.from_at, revisions.until_at, revisions.author,
+       revisions.paused, revisions.args, policies.definition as policy, schedules.definition as schedule
+  from unnest(%(job_ids)s::bigint[], %(revisions)s::integer[]) as wanted (job_id, revision)
+  join duly.revisions on revisions.job_id = wanted.job_id and revisions.revision >= wanted.revision
+  join duly.policies on policies.id = revisions.policy_id
+  join duly.schedules on schedules.id = revisions.schedule_id
+ order by revisions.job_id, revisions.revision
+
+-- name: alive
+-- How many processes could decide, and how many could work, right now.
+select count(processes.id) filter (where processes.role in ('up', 'scheduler')) as schedulers,
+       count(processes.id) filter (where processes.role in ('up', 'worker')) as workers
+  from duly.processes
+ where processes.expires_at > duly.clock(%(at)s::timestamptz, %(shift)s::double precision)
+
+-- name: named_job
+-- The job of this name, one that is not removed before one that is; a name may carry its namespace in front.
+select jobs.id, jobs.namespace, jobs.name, jobs.state, jobs.removed_at
+  from duly.jobs
+ where (jobs.namespace = 'default' and jobs.name = %(name)s::text)
+    or jobs.namespace || '/' || jobs.name = %(name)s::text
+ order by jobs.state = 'removed', jobs.id desc
+ limit 1
+
+-- name: near_names
+-- Names of about the same length, for the hint.
+select jobs.name
+  from duly.jobs
+ where jobs.state <> 'removed'
+ order by abs(length(jobs.name) - length(%(name)s::text)), jobs.name
+ limit 1000
+
+-- name: listed_runs
+-- One page of runs, newest instant first.
+select runs.job_id, jobs.namespace, jobs.name, runs.scheduled_at, runs.trigger_id, runs.kind, runs.verdict,
+       runs.state, runs.waits_for, runs.attempt, policies.max_attempts, runs.stands_count, runs.stands_first,
+       runs.queue, coalesce(triggers.args, revisions.args) as args, runs.created_at, runs.available_at,
+       runs.started_at, runs.finished_at, runs.worker, runs.result, runs.error, runs.revision, runs.decision_id,
+       schedules.definition as schedule
+  from duly.runs
+  join duly.jobs on jobs.id = runs.job_id
+  left join duly.revisions on revisions.job_id = runs.job_id and revisions.revision = runs.revision
+  left join duly.schedules on schedules.id = revisions.schedule_id
+  left join duly.policies on policies.id = runs.policy_id
+  left join duly.triggers on triggers.job_id = runs.job_id and triggers.key = runs.trigger_id
+ where (%(job_id)s::bigint is null or runs.job_id = %(job_id)s::bigint)
+   and (%(state)s::text is null or runs.state = %(state)s::text)
+   and (%(from_at)s::timestamptz is null or runs.scheduled_at >= %(from_at)s::timestamptz)
+   and (%(to_at)s::timestamptz is null or runs.scheduled_at < %(to_at)s::timestamptz)
+   and (%(after_id)s::bigint is null
+        or (runs.scheduled_at, runs.job_id, runs.trigger_id)
+           < (%(after_at)s::timestamptz, %(after_id)s::bigint, %(after_key)s::text))
+   and (%(exact_at)s::timestamptz is null or runs.scheduled_at = %(exact_at)s::timestamptz)
+   and (%(exact_key)s::text is null or runs.trigger_id = %(exact_key)s::text)
+   and (not %(live)s::boolean or runs.state in ('queued', 'running', 'asleep', 'parked'))
+ order by runs.scheduled_at desc, runs.job_id desc, runs.trigger_id desc
+ limit %(limit)s::integer
+
+-- name: ended_attempts
+-- The ended tries of these runs, oldest first.
+select attempts.job_id, attempts.scheduled_at, attempts.trigger_id, attempts.attempt, attempts.worker,
+       attempts.started_at, attempts.finished_at, attempts.outcome, attempts.error
+  from unnest(%(job_ids)s::bigint[], %(instants)s::timestamptz[], %(keys)s::text[])
+       as wanted (job_id, scheduled_at, trigger_id)
+  join duly.attempts
+    on attempts.job_id = wanted.job_id and attempts.scheduled_at = wanted.scheduled_at
+   and attempts.trigger_id = wanted.trigger_id
+ order by attempts.attempt
+
+-- name: kept_outputs
+-- What the attempts of one run printed.
+select outputs.attempt, outputs.head, outputs.tail, outputs.size
+  from duly.outputs
+ where outputs.job_id = %(job_id)s::bigint
+   and outputs.scheduled_at = %(scheduled_at)s::timestamptz
+   and outputs.trigger_id = %(key)s::text
+   and (%(attempt)s::integer is null or outputs.attempt = %(attempt)s::integer)
+ order by outputs.attempt
