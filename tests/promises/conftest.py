@@ -1,0 +1,17 @@
+"""A laboratory on the server of this test run."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pytest
+
+from conftest import TestServer
+from duly.testing import lab
+
+
+@pytest.fixture
+def laboratory(server: TestServer) -> Any:
+    """``async with laboratory(app, at=...) as t``: the kit that users have, on our server."""
+    return partial(lab, database=server.url)

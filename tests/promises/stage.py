@@ -1,0 +1,146 @@
+"""The stage of these tests: one line for each verdict, tasks that remember, attempts that last as long as told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from datetime import datetime
+from typing import Any
+from uuid import UUID, uuid4
+
+from duly import Duly, Run
+from duly.catalog import Catalog
+from duly.clock import parse
+from duly.ledger import VERSION, Actor, Claimed, Ended, Finished, Ledger
+from duly.mechanisms import Rows
+from duly.scheduler import Scheduler
+from duly.settings import Settings
+from duly.telemetry import Events
+from duly.testing import Lab, Verdict
+
+Open = Callable[..., AbstractAsyncContextManager[Lab]]
+FOREVER = 100 * 365 * 86400.0
+
+
+def remember(app: Duly, name: str, schedule: Any, **policies: Any) -> list[Run]:
+    """Declare a job whose task only remembers its runs; returns where."""
+    seen: list[Run] = []
+
+    @app.job(schedule, name=name, **policies)
+    async def task(run: Run) -> None:
+        seen.append(run)
+
+    return seen
+
+
+def lines(verdicts: Sequence[Verdict], form: str = "%H:%M:%S") -> list[str]:
+    """One line for each tile: the instant at which it ends, and ``run`` or the cause with its count."""
+    return [
+        f"{one.hi:{form}} run" if one.kind == "run" else f"{one.hi:{form}} {one.cause} {one.count}"
+        for one in verdicts
+    ]
+
+
+async def told(t: Lab, job: str, form: str = "%H:%M:%S") -> list[str]:
+    """The time line of a job as lines."""
+    return lines(await t.verdicts(job), form)
+
+
+async def rows(t: Lab, statement: str, *values: Any) -> list[dict[str, Any]]:
+    """One statement, as an operator would send it with psql."""
+    async with t.database.connection() as connection:
+        cursor = await connection.execute(statement, values or None)  # type: ignore[arg-type]
+        return await cursor.fetchall() if cursor.description else []
+
+
+async def cursor_of(t: Lab, job: str) -> datetime:
+    """Up to where a job is accounted for."""
+    [row] = await rows(
+        t,
+        "select cursor_at from duly.cursors join duly.jobs on jobs.id = cursors.job_id"
+        " where jobs.name = %s and jobs.state <> 'removed'",
+        job,
+    )
+    return row["cursor_at"]
+
+
+class Another:
+    """Another scheduler process on the same ledger, with caches and an identity of its own.
+
+    ``offset`` is how far the database's clock is ahead of this process's, as its heartbeat measured it.
+    """
+
+    def __init__(self, t: Lab, database: Any = None) -> None:
+        self.process = uuid4()
+        self.offset = 0.0
+        self.events: list[Any] = []
+        given = database or t.database
+        ledger = Ledger(given)
+        self.scheduler = Scheduler(
+            ledger=ledger,
+            catalog=Catalog(given),
+            mechanism=Rows(ledger),
+            standpoint=self,
+            events=Events(
+                process=self.process, role="scheduler", pid=0, now=given.clock.now, sink=self.events.append
+            ),
+            settings=Settings(),
+        )
+
+    @property
+    def actor(self) -> Actor:
+        return Actor(process=self.process, clock_offset=self.offset)
+
+    async def turn(self) -> int:
+        """One turn of its loop; returns how many jobs it looked at."""
+        return (await self.scheduler.turn()).decided
+
+
+class Hand:
+    """A worker whose attempts last until the test ends them; it has a lease and the ledger's own verbs."""
+
+    def __init__(self, t: Lab) -> None:
+        self.t = t
+        self.id: UUID = uuid4()
+        self.ledger = Ledger(t.database)
+
+    async def enter(self, *, lease: float = FOREVER, host: str = "hand") -> Hand:
+        """Register; without a beat the lease ends after so many seconds."""
+        async with self.t.database.connection() as connection:
+            await self.t.database.rows(
+                connection,
+                "leases",
+                "enter",
+                id=self.id,
+                role="worker",
+                host=host,
+                pid=1,
+                version=VERSION,
+                lease=lease,
+            )
+        return self
+
+    async def claim(self) -> list[Claimed]:
+        """Everything that is ready."""
+        async with self.t.database.connection() as connection:
+            await self.ledger.wake(connection)
+            return await self.ledger.claim(
+                connection, self.id, queues=["default"], tasks=[*self.t.app.tasks, "!shell"], limit=100
+            )
+
+    async def end(self, claimed: Claimed, outcome: str = "succeeded", **left: Any) -> Finished | None:
+        """Record how an attempt ended; None when the run had been lost to somebody else."""
+        ended = Ended(key=claimed.key, attempt=claimed.attempt, worker=self.id, outcome=outcome, **left)
+        async with self.t.database.connection() as connection:
+            finished = await self.ledger.finish(connection, [ended])
+        return finished[0] if finished else None
+
+
+async def decide(t: Lab, *, by: object = 0) -> None:
+    """Let time pass for schedulers only: nothing is claimed."""
+    await t.advance(by=by, worker=False)
+
+
+def at(text: str) -> datetime:
+    """The instant that RFC 3339 text names."""
+    return parse(text)
