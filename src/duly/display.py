@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
 from types import TracebackType
 from typing import Any
 
@@ -16,6 +17,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from duly.clock import parse
+from duly.clock import text as stamp
+from duly.jobs import Job
 from duly.telemetry import words
 
 REFRESHES = 4
@@ -52,11 +56,16 @@ _STYLES = {
 class Display:
     """A sink of events for a terminal; also a context manager that gives the cursor back.
 
-    Events are printed above a table of the jobs that were seen last. Safe from any thread.
+    Events are printed above a table of the jobs that were seen last; ``jobs`` are those whose next instant
+    can be told, from ``now``. Safe from any thread.
     """
 
-    def __init__(self, console: Console | None = None) -> None:
+    def __init__(
+        self, *, now: Callable[[], datetime], jobs: Iterable[Job] = (), console: Console | None = None
+    ) -> None:
         self.console = console or Console(highlight=False)
+        self._now = now
+        self._schedules = {job.name: job.schedule for job in jobs}
         self._lock = threading.Lock()
         self._closing = threading.Event()
         self._jobs: OrderedDict[str, dict[str, Any]] = OrderedDict()
@@ -103,8 +112,19 @@ class Display:
 
     def _draw(self) -> None:
         while not self._closing.wait(1 / REFRESHES):
-            if self._dirty:
+            if self._dirty or self._schedules:
                 self._live.update(self.table(), refresh=True)
+
+    def _next(self, name: str, known: Mapping[str, Any]) -> str:
+        """When a job of this process is due next, as far as it can be told without asking the database."""
+        schedule = self._schedules.get(name)
+        if schedule is None:
+            return ""
+        if not schedule.is_anchored:
+            if not known["last"]:
+                return schedule.text()
+            schedule = schedule.anchored(parse(known["last"]))
+        return stamp(schedule.next(self._now())) or "none"
 
     def table(self) -> Table:
         """The jobs seen last, newest first."""
@@ -112,12 +132,14 @@ class Display:
             self._dirty = False
             newest = list(reversed(self._jobs.items()))
         table = Table(title="Ctrl-C drains and stops", title_justify="left", expand=False)
-        for head in ("job", "last instant", "outcome", "runs", "late (s)"):
+        for head in ("job", "last instant", "outcome", "runs", "late (s)", "next instant"):
             table.add_column(head, justify="right" if head in ("runs", "late (s)") else "left")
         for name, known in newest[:SHOWN_JOBS]:
             lag = known["lag"]
             late = "" if lag is None else f"{lag:.3f}"
-            table.add_row(Text(name), known["last"], known["outcome"], str(known["runs"]), late)
+            table.add_row(
+                Text(name), known["last"], known["outcome"], str(known["runs"]), late, self._next(name, known)
+            )
         if len(newest) > SHOWN_JOBS:
             table.caption = f"and {len(newest) - SHOWN_JOBS} more"
         return table

@@ -13,7 +13,10 @@ from typing import Any
 import click
 
 from duly.cli.loading import Loaded, load
+from duly.cli.logs import configure
 from duly.cli.verbs import DURATION, Options, Words, clock, silence, verb
+from duly.clock import Clock
+from duly.jobs import Job
 from duly.telemetry import EVENTS, json_lines, plain_lines
 
 Option = Callable[[Callable[..., int]], Callable[..., int]]
@@ -90,12 +93,13 @@ def _serve(
     if poll is not None:
         settings = replace(settings, poll=poll)
     time = clock()
+    configure(settings)
     from duly.cli.opening import address  # late: these bring the database layer
     from duly.loops import serve
 
     if role == "up":
         given["jobs"] = loaded.jobs
-    with address(options, settings, loaded.url) as where, _shown(options.json) as sink:
+    with address(options, settings, loaded.url) as where, _shown(options.json, time, loaded.jobs) as sink:
         return serve(
             role,
             url=where.url,
@@ -111,14 +115,14 @@ def _serve(
 
 
 @contextmanager
-def _shown(as_json: bool) -> Iterator[Callable[[Mapping[str, Any]], None]]:
+def _shown(as_json: bool, time: Clock, jobs: Sequence[Job]) -> Iterator[Callable[[Mapping[str, Any]], None]]:
     """Where events go: JSON lines, a live display on a terminal, else plain lines."""
     if as_json:
         yield json_lines
     elif sys.stdout.isatty() and os.environ.get("TERM", "") != "dumb":
         from duly.display import Display
 
-        with Display() as display:
+        with Display(now=time.now, jobs=jobs) as display:
             yield display
     else:
         yield plain_lines

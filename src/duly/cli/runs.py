@@ -36,7 +36,7 @@ LOOK = 0.5
 @click.option("--job", metavar="J", help="Only runs of this job.")
 @click.option("--state", type=click.Choice(STATES), help="Only runs in this state.")
 @click.option("--from", "from_at", type=INSTANT, metavar="T", help="Scheduled at this instant or later.")
-@click.option("--to", "to_at", type=INSTANT, metavar="T", help="Scheduled at this instant or earlier.")
+@click.option("--to", "to_at", type=INSTANT, metavar="T", help="Scheduled before this instant.")
 @limit
 @after
 def list_runs(
@@ -97,24 +97,23 @@ def logs_of_run(options: Options, run: str, attempt: int | None, follow: bool) -
     async def ask(database: Database) -> dict[str, Any]:
         while follow and (await listing.run(database, run))["state"] not in TERMINAL:
             await database.clock.sleep(LOOK)
-        logs: dict[str, Any] = await listing.logs(database, run, attempt)
-        return logs
+        return await listing.logs(database, run, attempt)
 
     found = run_on(options, ask)
+    kept = found["items"][-1:]
     if options.json:
-        document(found)
-    else:
-        _print(found)
+        document({"items": kept, "next": None})
+    elif kept:
+        _print(kept[0])
     return 0
 
 
-def _print(found: dict[str, Any]) -> None:
-    head, tail = found.get("head") or "", found.get("tail") or ""
-    size = int(found.get("size") or 0)
-    left_out = size - len(head.encode()) - len(tail.encode())
-    sys.stdout.write(head)
-    if tail and left_out > 0:
+def _print(kept: dict[str, Any]) -> None:
+    """The first and the last part as they are, with the size of what lies between."""
+    left_out = kept["size"] - len(kept["head"].encode()) - len(kept["tail"].encode())
+    sys.stdout.write(kept["head"])
+    if kept["tail"] and left_out > 0:
         line(f"\n… {left_out:,} bytes left out …")
-    sys.stdout.write(tail)
-    if (head or tail) and not (tail or head).endswith("\n"):
+    sys.stdout.write(kept["tail"])
+    if not (kept["tail"] or kept["head"]).endswith("\n"):
         line()

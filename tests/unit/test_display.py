@@ -1,0 +1,78 @@
+"""What a terminal shows while the loops turn."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from rich.console import Console
+
+from duly.display import SHOWN_JOBS, Display
+from duly.jobs import make_job
+from duly.schedules import every
+
+AT = datetime(2027, 3, 1, 12, 0, 3, tzinfo=UTC)
+
+
+def event(word: str, **facts: Any) -> dict[str, Any]:
+    return {"event": word, "at": "2027-03-01T12:00:00Z", "process": "p", "role": "up", "pid": 1, **facts}
+
+
+def screen(display: Display) -> str:
+    with display.console.capture() as capture:
+        display.console.print(display.table())
+    return capture.get()
+
+
+def console() -> Console:
+    return Console(file=io.StringIO(), force_terminal=True, width=160, highlight=False)
+
+
+def shell_job(name: str, schedule: Any) -> Any:
+    return make_job(name, schedule=schedule, task={"kind": "shell", "command": "x"}, catchup="none")
+
+
+def test_each_job_has_its_last_and_its_next_instant() -> None:
+    jobs = [shell_job("nightly", "0 2 * * *"), shell_job("tick", every(seconds=5))]
+    display = Display(now=lambda: AT, jobs=jobs, console=console())
+    for job in ("nightly", "tick", "other"):
+        facts = {"job": job, "run": job, "scheduled_at": "2027-03-01T12:00:00Z", "lag": 0.25}
+        display(event("started", **facts))
+        display(event("succeeded", **facts))
+    rows = {line.split()[1]: line for line in screen(display).splitlines() if "succeeded" in line}
+    assert "2027-03-02T02:00:00Z" in rows["nightly"]
+    assert "2027-03-01T12:00:05Z" in rows["tick"]
+    assert "2027-03-01T12:00:00Z" in rows["other"]
+    assert "0.250" in rows["other"]
+
+
+def test_the_newest_jobs_are_shown_and_the_others_counted() -> None:
+    display = Display(now=lambda: AT, console=console())
+    for number in range(SHOWN_JOBS + 7):
+        display(event("failed", job=f"job-{number}", run="r", error="x"))
+    shown = screen(display)
+    assert f"job-{SHOWN_JOBS + 6}" in shown
+    assert "job-6 " not in shown
+    assert "and 7 more" in shown
+
+
+def test_events_are_printed_above_the_table_and_the_cursor_comes_back(until: Callable[..., Any]) -> None:
+    out = console()
+    file = out.file
+    assert isinstance(file, io.StringIO)
+    with Display(now=lambda: AT, console=out) as display:
+        display(event("ready", jobs=3))
+        display(event("started", job="one", run="one@t"))
+        until(lambda: "one" in file.getvalue(), seconds=10)
+    text = file.getvalue()
+    assert "ready" in text
+    assert "started" not in text.partition("Ctrl-C")[0]
+    assert text.count("\x1b[?25l") == text.count("\x1b[?25h") == 1
+
+
+def test_words_of_a_job_are_never_taken_for_markup() -> None:
+    display = Display(now=lambda: AT + timedelta(0), console=console())
+    display(event("failed", job="[bold]x[/bold]", run="r", error="[red]no[/red]"))
+    assert "[bold]x[/bold]" in screen(display)
