@@ -41,6 +41,7 @@ def _counts(case: Case, plan: Plan) -> None:
         step = parts[span.rule.revision - 1].step
         there = nominal(step, seconds(span.lo), seconds(span.hi))
         assert span.count == len(there), f"{span.cause}: the count is that of the schedule"
+        assert span.count == 0 or span.cause != "ended", "a part is closed only when nothing in it is owed"
     for run in plan.runs:
         step = parts[run.rule.revision - 1].step
         there = nominal(step, seconds(run.lo), seconds(run.scheduled_at))
