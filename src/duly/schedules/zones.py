@@ -54,9 +54,11 @@ class Zone:
         """Seconds east of Greenwich in force at ``at``."""
         return _seconds(self._offset(min(max(at, FIRST), LAST)))
 
-    def _offset(self, at: int) -> timedelta | None:
-        # fromutc takes UTC figures that carry the zone already; this is the quickest door into ZoneInfo.
-        return self._info.fromutc(self._epoch + timedelta(seconds=at)).utcoffset()
+    def _offset(self, at: int) -> timedelta:
+        # fromutc takes UTC figures that carry the zone already. Two times of one zone are subtracted as the
+        # wall shows them, which is the offset itself; utcoffset() would go back from the wall and guess.
+        utc = self._epoch + timedelta(seconds=at)
+        return self._info.fromutc(utc) - utc
 
     def transitions(self, lo: int, hi: int) -> list[Transition]:
         """Every change of offset in ``[lo, hi)``, oldest first."""
@@ -87,16 +89,14 @@ class Zone:
             left, before = right, after
         return found
 
-    def _between(
-        self, left: int, right: int, before: timedelta | None, after: timedelta | None
-    ) -> list[Transition]:
+    def _between(self, left: int, right: int, before: timedelta, after: timedelta) -> list[Transition]:
         """All changes in ``(left, right]``, where the offsets at both ends are known and differ."""
         at = self._first_change(left, right, before)
         then = self._offset(at)
         first = [(at, _seconds(before), _seconds(then))]
         return first if then == after else first + self._between(at, right, then, after)
 
-    def _first_change(self, left: int, right: int, before: timedelta | None) -> int:
+    def _first_change(self, left: int, right: int, before: timedelta) -> int:
         """The first instant in ``(left, right]`` whose offset is no longer ``before``."""
         # Nearly all changes come at a quarter of an hour; those before 1900 do at any second.
         lo, hi = left // QUARTER, -(-right // QUARTER)
@@ -149,6 +149,5 @@ def _suggestion(name: str) -> str:
     return f"names are those of the IANA database ({tzdata_version()}), such as Europe/Berlin"
 
 
-def _seconds(offset: timedelta | None) -> int:
-    assert offset is not None, "a zone of the database always has an offset"
+def _seconds(offset: timedelta) -> int:
     return offset.days * DAY + offset.seconds
