@@ -1,0 +1,245 @@
+"""What falls due while the previous run of the job is still going."""
+
+from __future__ import annotations
+
+import pytest
+
+from duly import Backoff, Conflict, Duly
+from duly.ledger import Claimed
+from promises.stage import Another, Hand, Open, at, decide, remember, told
+
+NOON = "2027-01-05T11:59:30Z"
+
+
+async def claimed(hand: Hand) -> list[str]:
+    """The nominal instants of what is ready, now taken."""
+    return [f"{one.key.scheduled_at:%H:%M}" for one in await hand.claim()]
+
+
+async def first_run_lasts(hand: Hand) -> tuple[Claimed, list[str]]:
+    """12:00 is claimed and goes on for three and a half minutes; what else could start meanwhile."""
+    await decide(hand.t, by=30)
+    [noon] = await hand.claim()
+    others = []
+    for _ in range(3):
+        await decide(hand.t, by=60)
+        others += await claimed(hand)
+    await decide(hand.t, by=30)
+    return noon, others
+
+
+async def test_allow_starts_each_one_on_time(laboratory: Open) -> None:
+    """pg_cron #44, #201, ``allow``: a long run of a minutely job keeps nobody waiting."""
+    app = Duly()
+    remember(app, "job", "* * * * *", catchup="none", overlap="allow")
+    async with laboratory(app, at=NOON) as t:
+        hand = await Hand(t).enter()
+        noon, others = await first_run_lasts(hand)
+        assert others == ["12:01", "12:02", "12:03"]
+        assert {run["verdict"] for run in await t.runs("job")} == {"on_time"}
+        assert [run["started_at"][11:19] for run in await t.runs("job")] == [
+            "12:00:00",
+            "12:01:00",
+            "12:02:00",
+            "12:03:00",
+        ]
+        assert await hand.end(noon) is not None
+
+
+async def test_skip_records_what_fell_due_meanwhile(laboratory: Open) -> None:
+    """pg_cron #44, #201, ``skip``: three minutes are one span, and the fourth runs on time."""
+    app = Duly()
+    remember(app, "job", "* * * * *", catchup="none", overlap="skip")
+    async with laboratory(app, at=NOON) as t:
+        hand = await Hand(t).enter()
+        noon, others = await first_run_lasts(hand)
+        assert others == []
+        assert (await t.audit()).totals.owed == 3
+        await hand.end(noon)
+        await t.advance(by=30)
+        assert await told(t, "job") == ["12:00:00 run", "12:03:00 overlap 3", "12:04:00 run"]
+        assert (await t.runs("job"))[-1]["verdict"] == "on_time"
+
+
+async def test_queue_one_runs_the_newest_at_once_when_the_place_is_free(laboratory: Open) -> None:
+    """pg_cron #44, #201, ``queue_one``: one run at 12:03:30, for the newest; it stands for three."""
+    app = Duly()
+    remember(app, "job", "* * * * *", catchup="latest", overlap="queue_one")
+    async with laboratory(app, at=NOON) as t:
+        hand = await Hand(t).enter()
+        noon, others = await first_run_lasts(hand)
+        assert others == []
+        await hand.end(noon)
+        await decide(t)
+        assert await claimed(hand) == ["12:03"]
+        assert await told(t, "job") == ["12:00:00 run", "12:02:00 coalesced 2", "12:03:00 run"]
+        run = (await t.runs("job"))[-1]
+        assert (run["stands_for"]["count"], run["started_at"]) == (3, "2027-01-05T12:03:30Z")
+
+
+async def test_queue_runs_each_one_after_the_other(laboratory: Open) -> None:
+    """pg_cron #44, #201, ``queue``: nothing waits as a row; each starts when the one before has ended."""
+    app = Duly()
+    remember(app, "job", "* * * * *", catchup="all", overlap="queue")
+    async with laboratory(app, at=NOON) as t:
+        hand = await Hand(t).enter()
+        going, others = await first_run_lasts(hand)
+        assert others == []
+        for minute in ("12:01", "12:02", "12:03"):
+            assert len(await t.runs("job")) == int(minute[-1])
+            await hand.end(going)
+            await decide(t)
+            [going] = await hand.claim()
+            assert f"{going.key.scheduled_at:%H:%M}" == minute
+        await hand.end(going)
+        await t.advance(by=30)
+        assert await told(t, "job") == [f"12:0{minute}:00 run" for minute in range(5)]
+
+
+async def test_a_catch_up_of_everything_ends_before_the_punctual_ones_of_the_same_job(
+    laboratory: Open,
+) -> None:
+    """Within one job order is kept: what is owed comes first, also when a new instant falls due meanwhile."""
+    app = Duly()
+    seen = remember(app, "job", "* * * * *", catchup="all")
+    async with laboratory(app, at=NOON) as t:
+        await t.advance(by="5m", scheduler=False)
+        hand = await Hand(t).enter()
+        await decide(t)
+        [oldest] = await hand.claim()
+        await decide(t, by=60)
+        await hand.end(oldest)
+        await t.settle()
+        assert [f"{run.scheduled_at:%H:%M}" for run in seen] == [f"12:0{minute}" for minute in range(1, 6)]
+        assert f"{oldest.key.scheduled_at:%H:%M}" == "12:00"
+
+
+async def test_a_retry_that_waits_keeps_the_place_of_an_exclusive_job(laboratory: Open) -> None:
+    """Between two attempts nothing else of the job starts; afterwards the order goes on."""
+    app = Duly()
+    backoff = Backoff(first=90, jitter=False)
+    remember(app, "job", "* * * * *", catchup="all", max_attempts=2, backoff=backoff)
+    async with laboratory(app, at=NOON) as t:
+        hand = await Hand(t).enter()
+        await decide(t, by=30)
+        [noon] = await hand.claim()
+        failed = await hand.end(noon, "failed", error={"class": "X", "message": "no"}, delay=90.0)
+        assert failed is not None
+        assert failed.state == "asleep"
+        await decide(t, by=89)
+        assert await hand.claim() == []
+        await decide(t, by=1)
+        [again] = await hand.claim()
+        assert (again.key, again.attempt) == (noon.key, 2)
+        await hand.end(again)
+        await decide(t)
+        assert await claimed(hand) == ["12:01"]
+
+
+async def test_retries_that_wait_hold_nothing_of_a_job_that_allows_several(laboratory: Open) -> None:
+    """Airflow #14205: runs that waited for a retry filled the limit of active runs and blocked themselves."""
+    app = Duly()
+    remember(app, "job", "* * * * *", catchup="all", overlap="allow", catchup_limit=2, max_attempts=2)
+    async with laboratory(app, at=NOON) as t:
+        hand = await Hand(t).enter()
+        await decide(t, by=90)
+        for one in await hand.claim():
+            await hand.end(one, "failed", error={"class": "X", "message": "no"}, delay=60.0)
+        assert [run["state"] for run in await t.runs("job")] == ["asleep", "asleep"]
+        await decide(t, by=60)
+        assert sorted(await claimed(hand)) == ["12:00", "12:01", "12:02"]
+
+
+async def test_a_manual_run_of_a_busy_job_with_skip_is_refused_by_name(laboratory: Open) -> None:
+    """The call answers *busy* and names the run; nothing is written for it."""
+    app = Duly()
+    remember(app, "job", "* * * * *", catchup="none", overlap="skip")
+    async with laboratory(app, at=NOON) as t:
+        hand = await Hand(t).enter()
+        await decide(t, by=30)
+        [noon] = await hand.claim()
+        with pytest.raises(Conflict, match=r"job 'job' is busy with job@2027-01-05T12:00:00Z"):
+            await t.trigger("job", key="now")
+        await hand.end(noon)
+        assert (await t.trigger("job", key="now")).created
+        assert [run["kind"] for run in await t.runs("job")] == ["scheduled", "manual"]
+
+
+@pytest.mark.parametrize(
+    ("catchup", "overlap", "afterwards"),
+    [
+        ("all", "queue", ["12:01:00 run", "12:02:00 run"]),
+        ("latest", "queue_one", ["12:01:00 coalesced 1", "12:02:00 run"]),
+    ],
+)
+async def test_a_manual_run_waits_for_the_place_and_then_runs(
+    laboratory: Open, catchup: str, overlap: str, afterwards: list[str]
+) -> None:
+    """Two that were asked for run in their order, before what the schedule owes; that keeps its answer."""
+    app = Duly()
+    remember(app, "job", "* * * * *", catchup=catchup, overlap=overlap)
+    async with laboratory(app, at=NOON) as t:
+        hand = await Hand(t).enter()
+        await decide(t, by=30)
+        [noon] = await hand.claim()
+        await decide(t, by=10)
+        assert (await t.trigger("job", key="a")).created
+        await decide(t, by=10)
+        assert (await t.trigger("job", key="b")).created
+        assert await hand.claim() == []
+        await decide(t, by=60 + 45)
+        await hand.end(noon)
+        for key in ("a", "b"):
+            await decide(t)
+            [manual] = await hand.claim()
+            assert manual.key.trigger_id == key
+            await hand.end(manual)
+        await t.settle()
+        assert await told(t, "job") == ["12:00:00 run", *afterwards]
+
+
+async def test_what_falls_due_behind_a_manual_run_is_answered_by_overlap(laboratory: Open) -> None:
+    """A manual run holds the place like any other: under ``skip`` the schedule yields to it, and says so."""
+    app = Duly()
+    remember(app, "job", "* * * * *", catchup="none", overlap="skip")
+    async with laboratory(app, at=NOON) as t:
+        hand = await Hand(t).enter()
+        await t.trigger("job", key="now")
+        [manual] = await hand.claim()
+        await decide(t, by=100)
+        await hand.end(manual)
+        await t.advance(by=60)
+        assert await told(t, "job") == ["12:01:00 overlap 2", "12:02:00 run"]
+
+
+async def test_a_manual_run_of_a_job_that_allows_several_starts_at_once(laboratory: Open) -> None:
+    """Nothing waits, and the time line goes on beside it."""
+    app = Duly()
+    seen = remember(app, "job", "* * * * *", catchup="none", overlap="allow")
+    async with laboratory(app, at=NOON) as t:
+        hand = await Hand(t).enter()
+        await decide(t, by=30)
+        await hand.claim()
+        await t.trigger("job", key="now", args={})
+        await t.settle()
+        assert [run.kind for run in seen] == ["manual"]
+        assert await told(t, "job") == ["12:00:00 run"]
+
+
+async def test_a_backlog_waits_nowhere_as_rows_and_a_restart_changes_nothing(laboratory: Open) -> None:
+    """OpenOrchestrator #66, pg_cron #44: a counter of due runs was worked off, or forgotten, after a restart."""
+    app = Duly()
+    seen = remember(app, "job", "* * * * *", catchup="all", overlap="queue")
+    async with laboratory(app, at=NOON) as t:
+        await decide(t, by="10m")
+        assert [run["state"] for run in await t.runs("job")] == ["queued"]
+        assert (await t.audit()).totals.owed == 9
+        successor = Another(t)
+        t.clock.set(at("2027-01-05T12:20:30Z"))
+        assert await successor.turn() == 0
+        assert [run["state"] for run in await t.runs("job")] == ["queued"]
+        assert (await t.audit()).totals.owed == 20
+        await t.settle()
+        assert len(seen) == 21
+        assert [run.scheduled_at for run in seen] == sorted(run.scheduled_at for run in seen)
+        assert (await t.audit()).totals.owed == 0
