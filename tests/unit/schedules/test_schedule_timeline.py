@@ -66,6 +66,7 @@ def test_a_second_fold_inside_the_first_brings_nothing_back_again() -> None:
     twice_back = zone((at, -3600), (at + 1800, -7200))
     assert instants(wall(at - 900), twice_back, at) == [-900]
     assert instants(wall(at - 900), twice_back, at, fold="second") == [6300]
+    assert instants(wall(at - 4500), twice_back, at, fold="second") == [2700]
     assert instants(wall(at - 2700), twice_back, at, fold="both") == [-2700, 900, 4500]
 
 
