@@ -176,3 +176,47 @@ select outputs.attempt, outputs.head, outputs.tail, outputs.size
    and outputs.trigger_id = %(key)s::text
    and (%(attempt)s::integer is null or outputs.attempt = %(attempt)s::integer)
  order by outputs.attempt
+
+-- name: covering_span
+-- The span that answers for one instant.
+select spans.lo, spans.hi, spans.count, spans.cause, spans.into_at, spans.revision, spans.decision_id,
+       spans.author, spans.reason
+  from duly.spans
+ where spans.job_id = %(job_id)s::bigint
+   and spans.hi >= %(instant)s::timestamptz
+   and spans.lo < %(instant)s::timestamptz
+ order by spans.hi
+ limit 1
+
+-- name: decision
+-- Who decided, by which mechanism, with which authority, when.
+select decisions.id, decisions.mechanism, decisions.process, decisions.host, decisions.pid, decisions.at,
+       decisions.xid::text::bigint as xid, decisions.lease, decisions.epoch, decisions.term,
+       decisions.clock_offset, decisions.author, decisions.reason
+  from duly.decisions
+ where decisions.id = %(id)s::bigint
+
+-- name: lives
+-- Who lived at any time between two instants, and until when: one that is silent and has not expired still lives.
+select life.role, life.started_at, life.until_at
+  from (select processes.role, processes.started_at,
+               case when processes.stopped_at is not null then processes.stopped_at
+                    when processes.expires_at > duly.now(%(at)s::timestamptz, %(shift)s::double precision)
+                         then duly.now(%(at)s::timestamptz, %(shift)s::double precision)
+                    else processes.last_seen_at end as until_at
+          from duly.processes
+         where processes.started_at < %(until_at)s::timestamptz) as life
+ where life.until_at > %(since_at)s::timestamptz
+
+-- name: busy_until
+-- Up to when other runs of the job, decided before this one, kept it busy.
+select max(coalesce(other.finished_at, %(until_at)s::timestamptz)) as at
+  from (select runs.scheduled_at, runs.trigger_id, runs.created_at, runs.finished_at
+          from duly.runs
+         where runs.job_id = %(job_id)s::bigint
+           and runs.scheduled_at <= %(until_at)s::timestamptz
+         order by runs.scheduled_at desc
+         limit 100) as other
+ where other.created_at < %(until_at)s::timestamptz
+   and (other.finished_at is null or other.finished_at > %(instant)s::timestamptz)
+   and (other.scheduled_at, other.trigger_id) <> (%(instant)s::timestamptz, ''::text)

@@ -1,0 +1,503 @@
+"""What became of one instant of a job, by what evidence, in words.
+
+Tiles cover everything up to a job's cursor, so there is always an answer: a run, a span with its cause, owed
+with its reason, planned, or no occurrence at all. Nothing is guessed: each sentence cites a row or a policy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+from duly import listing
+from duly.clock import text
+from duly.postgres import Connection, Database, Row
+from duly.records import run_id
+from duly.schedules import Schedule
+from duly.schedules.zones import zone
+
+_TICK = timedelta(microseconds=1)
+_NEAR_A_CHANGE = timedelta(hours=26)
+_PARTS = ("no_scheduler", "no_worker", "queue", "overlap", "database")
+
+
+@dataclass(kw_only=True, slots=True)
+class Evidence:
+    """Everything that was read about one instant, in one snapshot."""
+
+    job: Row
+    row: Row
+    instant: datetime
+    now: datetime
+    alive: Row
+    revisions: Sequence[Row]
+    revision: Row | None = None
+    schedule: Schedule | None = None
+    occurrence: bool = False
+    nearest: tuple[datetime | None, datetime | None] = (None, None)
+    run: dict[str, Any] | None = None
+    beside: list[dict[str, Any]] = field(default_factory=list)
+    span: Row | None = None
+    decision: Row | None = None
+    parts: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The job's name as it is shown."""
+        namespace: str = self.job["namespace"]
+        return self.job["name"] if namespace == "default" else f"{namespace}/{self.job['name']}"
+
+    @property
+    def verdict(self) -> str:
+        """run, span, owed, planned, or none."""
+        if self.run is not None:
+            return "run"
+        if self.span is not None and (self.occurrence or self.schedule is None):
+            return "span"
+        if not self.occurrence or self.job["state"] in ("removed", "ended"):
+            return "none"
+        if self.instant > self.now:
+            return "planned"
+        return "owed" if self.instant > self.row["cursor_at"] else "none"
+
+
+async def explain(database: Database, job: str, instant: datetime) -> dict[str, Any]:
+    """The document of one instant: verdict, evidence and ``text``, one paragraph in plain words.
+
+    The verdict ``none`` says that nothing stands behind the instant: it is no occurrence, or, if
+    ``occurrence`` is true, its verdict has been lost. Raises NotFound when there is no such job.
+    """
+    async with database.transaction("begin_snapshot") as connection:
+        found = await _evidence(database, connection, job, instant)
+    return {
+        "job": found.name,
+        "instant": text(instant),
+        "local": _local(found.schedule, instant),
+        "occurrence": found.occurrence,
+        "verdict": found.verdict,
+        "cause": found.span["cause"] if found.verdict == "span" and found.span else None,
+        "run": found.run,
+        "span": _span_document(found),
+        "revision": found.revision["revision"] if found.revision else None,
+        "decision": _decision_document(found.decision),
+        "attempts": found.run["attempts"] if found.run else [],
+        "lateness": _lateness_document(found),
+        "nearest": [text(at) for at in found.nearest],
+        "text": _text(found),
+    }
+
+
+# ---------------------------------------------------------------- reading
+
+
+async def _evidence(database: Database, connection: Connection, name: str, instant: datetime) -> Evidence:
+    now = await database.now(connection)
+    job = await listing.named(database, connection, name)
+    row = await listing.job_row(database, connection, job["id"])
+    alive = await database.row(connection, "audit", "alive")
+    assert alive is not None
+    revisions = await database.rows(
+        connection, "audit", "listed_revisions", job_ids=[job["id"]], revisions=[0]
+    )
+    found = Evidence(job=job, row=row, instant=instant, now=now, alive=alive, revisions=revisions)
+    found.revision = next((each for each in revisions if _in_force(each, instant)), None)
+    found.schedule = listing.readable(found.revision["schedule"]) if found.revision else None
+    if found.schedule is not None:
+        found.occurrence = found.schedule.count(instant - _TICK, instant) == 1
+    found.nearest = _nearest(revisions, instant)
+    await _tile(database, connection, found)
+    return found
+
+
+def _in_force(revision: Row, at: datetime) -> bool:
+    return bool(revision["from_at"] < at and (revision["until_at"] is None or at <= revision["until_at"]))
+
+
+def _nearest(revisions: Sequence[Row], at: datetime) -> tuple[datetime | None, datetime | None]:
+    """The occurrences before and after, each under the revision that was in force there."""
+    before: list[datetime] = []
+    after: list[datetime] = []
+    for each in revisions:
+        schedule, begin, end = listing.readable(each["schedule"]), each["from_at"], each["until_at"]
+        if schedule is None:
+            continue
+        earlier = schedule.previous(at if end is None else min(at, end + _TICK))
+        if earlier is not None and earlier > begin:
+            before.append(earlier)
+        later = schedule.next(max(at, begin))
+        if later is not None and (end is None or later <= end):
+            after.append(later)
+    return max(before, default=None), min(after, default=None)
+
+
+async def _tile(database: Database, connection: Connection, found: Evidence) -> None:
+    """The run or span that answers for the instant, its decision, and what its lateness is made of."""
+    rows = await listing.runs_at(database, connection, found.job["id"], found.instant)
+    documents = await listing.run_documents(database, connection, rows)
+    for row, document in zip(rows, documents, strict=True):
+        if row["trigger_id"] == "":
+            found.run = document
+            await _lateness(database, connection, found, row)
+        else:
+            found.beside.append(document)
+    if found.run is None and not found.occurrence and found.beside:
+        found.run = found.beside.pop()
+    found.span = await database.row(
+        connection, "audit", "covering_span", job_id=found.job["id"], instant=found.instant
+    )
+    decision = found.run["decision"] if found.run else found.span["decision_id"] if found.span else None
+    if decision is not None:
+        found.decision = await database.row(connection, "audit", "decision", id=decision)
+
+
+async def _lateness(database: Database, connection: Connection, found: Evidence, row: Row) -> None:
+    """Attribute the time from the instant to the decision, and from there to the start."""
+    instant, decided = found.instant, row["created_at"]
+    if decided is None or found.run is None:
+        return
+    late = found.run["lateness"]
+    started = found.now if late is None else instant + timedelta(seconds=late)
+    lives = await database.rows(
+        connection, "audit", "lives", since_at=instant, until_at=max(decided, started)
+    )
+    known = await database.row(
+        connection, "audit", "busy_until", job_id=found.job["id"], instant=instant, until_at=decided
+    )
+    busy_until = (
+        known["at"] if known and known["at"] and found.row["policy"]["overlap"] != "allow" else instant
+    )
+    free_at = min(max(busy_until, instant), decided)
+    nobody = _alone(lives, ("up", "scheduler"), free_at, decided)
+    idle = _alone(lives, ("up", "worker"), decided, started)
+    found.parts = {
+        "no_scheduler": nobody,
+        "no_worker": idle,
+        "queue": _seconds(decided, started) - idle,
+        "overlap": _seconds(instant, free_at),
+        "database": _seconds(free_at, decided) - nobody,
+    }
+
+
+def _alone(lives: Iterable[Row], roles: Sequence[str], begin: datetime, end: datetime) -> float:
+    """How many seconds of ``[begin, end]`` no process of these roles was alive."""
+    alone, at = 0.0, begin
+    for life in sorted(
+        (each for each in lives if each["role"] in roles), key=lambda each: each["started_at"]
+    ):
+        if at >= end:
+            break
+        alone += _seconds(at, min(life["started_at"], end))
+        at = max(at, life["until_at"])
+    return alone + _seconds(at, end)
+
+
+def _seconds(begin: datetime, end: datetime) -> float:
+    return max((end - begin).total_seconds(), 0.0)
+
+
+# ---------------------------------------------------------------- documents
+
+
+def _span_document(found: Evidence) -> dict[str, Any] | None:
+    span = found.span
+    if span is None:
+        return None
+    return {
+        "job": found.job["name"],
+        "lo": text(span["lo"]),
+        "hi": text(span["hi"]),
+        "count": span["count"],
+        "cause": span["cause"],
+        "into": _into(found, span),
+        "revision": span["revision"],
+        "decision": span["decision_id"],
+        "author": span["author"],
+        "reason": span["reason"],
+    }
+
+
+def _into(found: Evidence, span: Row) -> str | None:
+    if span["into_at"] is None:
+        return None
+    return run_id(found.job["name"], span["into_at"], "", found.job["namespace"])
+
+
+def _decision_document(decision: Row | None) -> dict[str, Any] | None:
+    if decision is None:
+        return None
+    names = ("id", "mechanism", "host", "pid", "xid", "lease", "epoch", "clock_offset")
+    return {
+        **{name: decision[name] for name in names},
+        "process": _word(decision["process"]),
+        "term": _word(decision["term"]),
+        "at": text(decision["at"]),
+    }
+
+
+def _word(identity: object) -> str | None:
+    return None if identity is None else str(identity)
+
+
+def _lateness_document(found: Evidence) -> dict[str, Any] | None:
+    if not found.parts:
+        return None
+    parts = {name: round(found.parts[name], 6) for name in _PARTS}
+    return {"total": round(sum(found.parts.values()), 6), "parts": parts}
+
+
+def _local(schedule: Schedule | None, at: datetime) -> str:
+    """The wall time of the instant in the job's zone, with its offset."""
+    offset = zone(schedule.zone if schedule else "UTC").offset(int(at.timestamp()))
+    return at.astimezone(timezone(timedelta(seconds=offset))).isoformat()
+
+
+# ---------------------------------------------------------------- words
+
+
+def _text(found: Evidence) -> str:
+    parts = [_authority(found), _standing(found)]
+    if found.verdict == "run":
+        parts.extend(_run_words(found))
+    elif found.verdict == "span" and found.span is not None:
+        parts.extend(_span_words(found, found.span))
+    elif found.verdict == "owed":
+        parts.append(f"It is owed: {listing.owed_reason(found.row, found.alive)}.")
+        parts.append(_policies(found))
+    elif found.verdict == "planned":
+        parts.append(_planned(found))
+    elif found.occurrence:
+        parts.append(_unanswered(found))
+    for run in found.beside:
+        parts.append(f"Beside the time line stands {run['id']} ({run['kind']}, {run['state']}).")
+    return " ".join(part for part in parts if part)
+
+
+def _authority(found: Evidence) -> str:
+    """Who decided: mechanism, process and authority, before anything else."""
+    decision = found.decision
+    if decision is None:
+        mechanism = found.row["policy"].get("mechanism", "database")
+        if found.run is not None and found.run["kind"] != "scheduled":
+            return "Decided by no mechanism: a person or a program asked for this run by its key."
+        if found.verdict in ("run", "span"):
+            return "Decided by nobody who is known: its row names no decision, so duly did not write it."
+        return f"Decided by nobody: mechanism {mechanism}, in which any scheduler process may propose."
+    offset = decision["clock_offset"]
+    clock = "" if offset is None else f", its clock {offset:.3f} s off the database's"
+    who = f"process {decision['process']} (host {decision['host']}, pid {decision['pid']})"
+    if decision["mechanism"] == "operator":
+        who = f"{decision['author']}, {who}"
+    return (
+        f"Decided by mechanism {decision['mechanism']}: {who}, transaction {decision['xid']}, "
+        f"at {text(decision['at'])}{clock}, {_right(decision)}."
+    )
+
+
+def _right(decision: Row) -> str:
+    if decision["lease"] is not None:
+        return f"under lease {decision['lease']}, epoch {decision['epoch']}, term {decision['term']}"
+    return "by the lock on the job's cursor"
+
+
+def _standing(found: Evidence) -> str:
+    """Is the instant an occurrence? If not: why, and what are the nearest ones?"""
+    at = text(found.instant)
+    revision = found.revision
+    if revision is None:
+        since = text(found.revisions[0]["from_at"])
+        return f"{at} is no occurrence of job {found.name}: the job was activated at {since}. {_neighbours(found)}"
+    where = f"revision {revision['revision']} (by {revision['author']}, in force since {text(revision['from_at'])})"
+    if found.schedule is None:
+        return (
+            f"Whether {at} is an occurrence of job {found.name} cannot be said: the schedule of {where} "
+            "cannot be read."
+        )
+    local = f"{at} ({_local(found.schedule, found.instant)} in {found.schedule.zone})"
+    if found.occurrence:
+        return f"{local} is an occurrence of job {found.name} under {where}, {found.schedule.words()}."
+    return (
+        f"{local} is no occurrence of job {found.name} under {where}: it runs {found.schedule.words()}. "
+        f"{_change(found.schedule, found.instant)}{_neighbours(found)}"
+    )
+
+
+def _change(schedule: Schedule, at: datetime) -> str:
+    """The change of the clocks nearby, if it decides something for this schedule."""
+    notes = [
+        note
+        for note in schedule.notes(at - _NEAR_A_CHANGE, at + _NEAR_A_CHANGE)
+        if note.rule in ("gap", "fold")
+    ]
+    return "".join(f"The {note.words}. " for note in notes)
+
+
+def _neighbours(found: Evidence) -> str:
+    before, after = (text(at) for at in found.nearest)
+    if before and after:
+        return f"The nearest are {before} and {after}."
+    if before or after:
+        return f"The nearest is {before or after}."
+    return "There is none before or after it."
+
+
+def _run_words(found: Evidence) -> list[str]:
+    run = found.run
+    assert run is not None
+    if run["kind"] != "scheduled":
+        words = [f"It is run {run['id']} ({run['kind']}), which stands beside the time line."]
+    else:
+        how = {"on_time": "on time", "caught_up": "as caught up", "recovered": "as recovered"}
+        verdict = how.get(run["verdict"], "without a verdict")
+        words = [f"It was given to execution {verdict}, as run {run['id']}."]
+    stands = run["stands_for"]
+    if stands["count"] > 1:
+        words.append(
+            f"It stands for {stands['count']} occurrences, from {stands['first']} to {stands['last']}."
+        )
+    if run["verdict"] == "caught_up":
+        words.append(_policies(found))
+    words.extend([_attempts(run), _lateness_words(found)])
+    if found.span is not None:
+        words.append(f"A span {found.span['cause']} claims it as well; `duly audit` reports that.")
+    return words
+
+
+def _attempts(run: Mapping[str, Any]) -> str:
+    tried = "; ".join(
+        f"attempt {each['attempt']} {(each['outcome'] or 'is running').replace('_', ' ')}"
+        + (f" ({each['error'].get('class')}: {each['error'].get('message')})" if each["error"] else "")
+        for each in run["attempts"]
+    )
+    state = f"It has {run['state']}" if run["state"] in ("succeeded", "failed") else f"It is {run['state']}"
+    if run["waits_for"]:
+        state += f" and waits for a {run['waits_for']}"
+    until = f" at {run['finished_at']}" if run["finished_at"] else ""
+    return f"{state}{until}: {tried}." if tried else f"{state}{until}."
+
+
+def _lateness_words(found: Evidence) -> str:
+    if not found.parts:
+        return ""
+    run = found.run
+    started = run is not None and run["lateness"] is not None
+    total = sum(found.parts.values())
+    names = {"no_scheduler": "no scheduler was alive", "no_worker": "no worker was alive", "queue": "in the queue",
+             "overlap": "the job was busy", "database": "until it was decided"}  # fmt: skip
+    told = ", ".join(f"{found.parts[part]:.3f} s {names[part]}" for part in _PARTS if found.parts[part] > 0)
+    begin = f"It started {total:.3f} s after its instant" if started else f"It waits since {total:.3f} s"
+    return f"{begin}: {told}." if told else f"{begin}."
+
+
+def _span_words(found: Evidence, span: Row) -> list[str]:
+    cause = _CAUSES[span["cause"]](found, span)
+    covers = "it alone" if span["count"] == 1 else f"{span['count']} occurrences"
+    return [
+        f"It was not given to execution, cause {span['cause']}: {cause}.",
+        f"The span from {text(span['lo'])} to {text(span['hi'])} stands for {covers}.",
+    ]
+
+
+def _policy(found: Evidence) -> Mapping[str, Any]:
+    """What the job answers under the revision in force; of the newest one where there was none."""
+    policy: Mapping[str, Any] = found.revision["policy"] if found.revision else found.row["policy"]
+    return policy
+
+
+def _policies(found: Evidence) -> str:
+    policy = _policy(found)
+    return f'The job answers catchup="{policy["catchup"]}", overlap="{policy["overlap"]}", grace {policy["grace"]:g} s.'
+
+
+def _missed(found: Evidence, span: Row) -> str:
+    policy = _policy(found)
+    return (
+        f'catchup="{policy["catchup"]}", grace {policy["grace"]:g} s: nobody decided before it was too late, '
+        "or before the next one was due, and a missed one's work need not happen later"
+    )
+
+
+def _window(found: Evidence, span: Row) -> str:
+    return f"catchup_window {_policy(found)['catchup_window']:g} s: it was older than that when it could be decided"
+
+
+def _coalesced(found: Evidence, span: Row) -> str:
+    policy = _policy(found)
+    return (
+        f'catchup="{policy["catchup"]}", overlap="{policy["overlap"]}": of those that had piled up only the '
+        f"newest is a run, and {_into(found, span)} stands for it"
+    )
+
+
+def _overlap(found: Evidence, span: Row) -> str:
+    return (
+        f'overlap="{_policy(found)["overlap"]}": an earlier run of the job was still going when it fell due'
+    )
+
+
+def _paused(found: Evidence, span: Row) -> str:
+    author = found.revision["author"] if found.revision else "somebody"
+    return f'the job was paused by {author}, on_resume="{_policy(found)["on_resume"]}"'
+
+
+def _removed(found: Evidence, span: Row) -> str:
+    by = f" by {span['author']}" if span["author"] else ""
+    return f"the job was removed{by} at {text(found.job['removed_at'])}, when it was still owed"
+
+
+def _ended(found: Evidence, span: Row) -> str:
+    return f"revision {span['revision']} ended at {text(span['hi'])}, and nothing was left to be decided under it"
+
+
+def _excluded(found: Evidence, span: Row) -> str:
+    return f"excluded by {span['author'] or 'a calendar'}{_reason(span)}"
+
+
+def _poisoned(found: Evidence, span: Row) -> str:
+    return f"the schedule could not be evaluated{_reason(span)}"
+
+
+def _lost(found: Evidence, span: Row) -> str:
+    return f"the history of this part was restored from elsewhere and is not known{_reason(span)}"
+
+
+def _reason(span: Row) -> str:
+    return f": {span['reason']}" if span["reason"] else ""
+
+
+_CAUSES = {
+    "missed": _missed,
+    "window": _window,
+    "coalesced": _coalesced,
+    "overlap": _overlap,
+    "paused": _paused,
+    "removed": _removed,
+    "ended": _ended,
+    "excluded": _excluded,
+    "poisoned": _poisoned,
+    "lost": _lost,
+}
+
+
+def _planned(found: Evidence) -> str:
+    wait = _seconds(found.now, found.instant)
+    held = found.row["state"] in ("paused", "held", "poisoned")
+    unless = (
+        f" The job is {found.row['state']} now: {listing.owed_reason(found.row, found.alive)}."
+        if held
+        else ""
+    )
+    return f"It is planned: due in {wait:.3f} s, and not before.{unless}"
+
+
+def _unanswered(found: Evidence) -> str:
+    if found.job["state"] in ("removed", "ended") and found.instant > found.row["cursor_at"]:
+        when = text(found.job["removed_at"])
+        return (
+            f"The job was removed at {when}, so nothing is owed after it." if when else "The job has ended."
+        )
+    return (
+        f"Its verdict is not there, although the cursor stands at {text(found.row['cursor_at'])}: it is "
+        "unaccounted. `duly audit` lists everything of that kind."
+    )
