@@ -210,9 +210,12 @@ class Lab:
         return await self.catalog.trigger(job, key=key, args=args, author="lab")
 
     async def edit(self, app: Duly) -> None:
-        """Register what another application declares: new jobs and edits."""
+        """Register what another application declares, and know its code too, as after a deploy."""
         await self.catalog.apply(app.declared(), author="lab")
         self.app.tasks.update(app.tasks)
+        await self._leave()
+        self._enlist()
+        await self._enter()
 
     async def audit(self) -> Report:
         """The audit of this moment; fails with its findings unless it is clean."""
