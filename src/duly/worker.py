@@ -28,6 +28,7 @@ from duly.telemetry import Events
 
 BATCH = 100
 SHORTEST = 0.01
+NEAR = 60.0  # a retry that is nearer than this gets a timer of its own
 LAST_WORDS = 10.0  # how long a draining worker tries to record what has ended
 _GATHER = 0.002  # when every place was taken: what is given back meanwhile is filled in one claim
 
@@ -270,6 +271,8 @@ class Worker:
     async def _claim(self) -> tuple[int, int]:
         """Claim as many runs as there are places, at most a batch; returns how many came, of how many."""
         limit = self._places.reserve(BATCH)
+        if not limit:
+            return 0, 0
         generation, worker = self._generation, self._identity()
         claimed: list[Claimed] = []
         try:
@@ -301,6 +304,8 @@ class Worker:
             if self._offered:
                 return
         room = self._places.reserve(BATCH)
+        if not room:
+            return
         generation, worker = self._generation, self._identity()
         known = [key for key, _ in self._held]
         found: list[Claimed] = []
@@ -379,7 +384,8 @@ class Worker:
                 self._say(event, held, finished.error)
             if finished.state == "asleep" and finished.available_at is not None:
                 delay = (finished.available_at - finished.at).total_seconds()
-                asyncio.get_running_loop().call_later(max(delay, 0.0), self._nudge.set)
+                if delay < NEAR:  # later ones are found by polling
+                    asyncio.get_running_loop().call_later(max(delay, 0.0), self._nudge.set)
         if any(finished is not None and finished.behind for _, finished in group):
             self._on_behind()
         if self._completions.waiting <= GROUP:
