@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
@@ -13,7 +14,7 @@ import pytest
 
 from conftest import wait_until, wait_until_async
 from duly.ledger import Hands, Ledger
-from duly.postgres import Database
+from duly.postgres import Database, connect
 from duly.run import Run
 from postgres.workshop import SETTINGS, Workshop, working
 
@@ -341,3 +342,40 @@ async def test_a_task_that_blocks_the_loop_stops_neither_threads_nor_their_hand_
     thread.join(10)
     assert answered
     assert answered[0] < 0.2
+
+
+async def test_connections_that_are_cut_again_and_again_lose_no_run_and_record_none_twice(
+    shop: Workshop, url: str
+) -> None:
+    ran: Counter[str] = Counter()
+
+    async def task(run: Run) -> None:
+        ran[f"{run.id} {run.attempt}"] += 1
+        await asyncio.sleep(0.001)
+
+    await shop.job("task", task, max_attempts=1, on_lost="fail")
+    await shop.ready("task", 1500)
+    cuts = 0
+
+    async def cut() -> bool:
+        nonlocal cuts
+        async with await connect(url, name="the one who cuts") as connection:
+            rows = await connection.execute(
+                "select pg_terminate_backend(pid) as cut from pg_stat_activity"
+                " where datname = current_database() and application_name = 'doomed'"
+            )
+            cuts += len([row for row in await rows.fetchall() if row["cut"]])
+        states = Counter(run["state"] for run in await shop.runs("task"))
+        return states["succeeded"] + states["failed"] == 1500
+
+    doomed = Database(url, clock=shop.database.clock, pool_size=4, name="doomed")
+    async with doomed as database:
+        settings = replace(SETTINGS, heartbeat=0.2)
+        workers = [await shop.worker(ledger=Ledger(database), settings=settings) for _ in range(2)]
+        async with working(*workers):
+            await wait_until_async(cut, seconds=60, pause=0.3)
+    runs = await shop.runs("task")
+    assert {(run["state"], run["attempt"]) for run in runs} == {("succeeded", 1)}
+    assert len(ran) == sum(ran.values()) == 1500
+    assert [len(shop.heard(word)) for word in ("succeeded", "fenced", "lost")] == [1500, 0, 0]
+    assert cuts > 5

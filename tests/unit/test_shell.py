@@ -237,6 +237,20 @@ async def test_what_ignores_term_is_killed_with_its_whole_group(
     await gone(tmp_path / "pids")
 
 
+async def test_where_a_process_has_no_descriptor_its_end_is_seen_by_asking(
+    sh: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shell, "_exit_of", lambda pid: None)
+    end = await asyncio.wait_for(sh("sleep 300 > /dev/null 2>&1 & echo well; kill $!"), timeout=10)
+    assert (printed(end), end.result) == ("well\n", {"exit": 0})
+    stop = Stop()
+    running = asyncio.create_task(sh(f"sleep 300 & echo $$ $! > {tmp_path}/pids; wait", stop))
+    await wait_until_async(lambda: written(tmp_path / "pids"))
+    stop.ask("timed_out")
+    assert (await asyncio.wait_for(running, timeout=4)).stopped
+    await gone(tmp_path / "pids")
+
+
 async def test_a_stop_after_the_end_changes_nothing(sh: Callable[..., Any]) -> None:
     stop = Stop()
     end = await sh("echo well", stop)
