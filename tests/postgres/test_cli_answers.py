@@ -223,5 +223,6 @@ def test_an_instant_is_explained(ask: Ask) -> None:
     assert (no["verdict"], no["occurrence"], len(no["nearest"])) == ("none", False, 2)
     planned = ask("explain", "nightly", "2127-03-28T01:00:00Z")
     assert planned["verdict"] == "planned"
-    assert planned["text"] in ask("explain", "nightly", "2127-03-28T01:00:00Z", json_wanted=False)
+    text = ask("explain", "nightly", "2127-03-28T01:00:00Z", json_wanted=False)
+    assert text.startswith(planned["text"].partition("due in")[0])
     assert ask("explain", "absent", "2027-03-28T01:00:00Z", code=1)["class"] == "NotFound"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -118,6 +119,8 @@ def test_the_version_is_told() -> None:
         (["scheduler", "--poll", "0"], "'0' is not greater than 0 (--poll); write 90,"),
         (["scheduler", "--poll", "often"], "'often' is no duration (--poll); write 90,"),
         (["worker", "--queues", ","], "it is empty (--queues); write words between commas"),
+        (["audit", "--database", "nowhere"], "'nowhere' is no address of a database: "),
+        (["jobs", "show", "\udcff"], "'\\udcff' is no UTF-8 text; "),
         (["database", "start", "--database", "postgresql://h/x"], "--database names another server"),
     ],
 )
@@ -233,6 +236,19 @@ def test_an_interrupted_verb_ends_with_130(tmp_path: Path) -> None:
         process.send_signal(2)
         _, said = process.communicate(timeout=30)
         assert (process.returncode, said) == (130, "")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_loop_that_is_stopped_before_it_turns_ends_with_0(tmp_path: Path, number: signal.Signals) -> None:
+    app = tmp_path / "jobs.py"
+    app.write_text("import signal\nprint('here', flush=True)\nsignal.pause()\n")
+    words = [*DULY, "up", "--app", str(app), "--data", str(tmp_path / "data")]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "here\n"
+        process.send_signal(number)
+        _, said = process.communicate(timeout=30)
+        assert (process.returncode, said) == (0, "")
 
 
 def test_the_command_is_there() -> None:

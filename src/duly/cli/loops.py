@@ -82,7 +82,30 @@ def worker(
     return _serve("worker", options, poll=poll, events=events, queues=queues, concurrency=concurrency)
 
 
-def _serve(
+class _Early(BaseException):
+    """INT or TERM came before the loops turned: there is nothing to drain."""
+
+
+def _early(number: int, frame: object) -> None:
+    raise _Early
+
+
+def _serve(role: str, options: Options, **given: Any) -> int:
+    """Serve until a signal arrives; from the first moment on INT and TERM end the process with 0.
+
+    The loops put their own handlers in the place of these two.
+    """
+    before = {number: signal.signal(number, _early) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        return _prepared(role, options, **given)
+    except _Early:
+        return 0
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _prepared(
     role: str, options: Options, *, poll: float | None, events: Sequence[str] | None, **given: Any
 ) -> int:
     settings = options.settings()
@@ -143,6 +166,4 @@ class _Lasting:
         except BrokenPipeError:
             self._open = False
             silence()
-            if signal.getsignal(signal.SIGTERM) in (signal.SIG_DFL, None):
-                raise  # nothing turns yet: there is nothing to drain
             os.kill(os.getpid(), signal.SIGTERM)

@@ -49,7 +49,9 @@ class Answer:
 @click.argument("what", metavar="EXPR|JOB")
 @click.option("--zone", metavar="Z", help="The time zone of a cron expression (UTC).")
 @click.option("--from", "start", type=INSTANT, metavar="T", help="The instant to begin after (now).")
-@click.option("-n", "count", type=click.IntRange(1, MOST), default=5, help="How many instants (5).")
+@click.option(
+    "-n", "count", type=click.IntRange(1, MOST), default=5, metavar="N", help="How many instants (5)."
+)
 @click.option("--previous", is_flag=True, help="Go back in time: the newest first.")
 @click.option("--gap", metavar="RULE", help="A local time that does not exist: run-after, skip or shift.")
 @click.option("--fold", metavar="RULE", help="A local time that exists twice: first, second or both.")

@@ -8,9 +8,13 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
+import psycopg
+from psycopg.conninfo import conninfo_to_dict
+
 from duly.cli.loading import address as declared_address
 from duly.cli.verbs import Options, clock
-from duly.postgres import Database
+from duly.errors import DefinitionError
+from duly.postgres import Database, without_password
 from duly.settings import Settings
 
 T = TypeVar("T")
@@ -36,6 +40,7 @@ def address(options: Options, settings: Settings, own: str | None = None) -> Ite
     if url is None and options.data is None:
         url = own or settings.database_url
     if url is not None:
+        _check(url)
         yield Address(url=url, embedded=False, started=False)
         return
     from duly.embedded import hold, info
@@ -43,6 +48,17 @@ def address(options: Options, settings: Settings, own: str | None = None) -> Ite
     running = info(settings.data).running
     with hold(settings.data) as held:
         yield Address(url=held.server.url, embedded=True, started=not running)
+
+
+def _check(url: str) -> None:
+    """Refuse what libpq cannot read as an address, before anything is tried."""
+    try:
+        conninfo_to_dict(url)
+    except psycopg.ProgrammingError as error:
+        raise DefinitionError(
+            f"{without_password(url)!r} is no address of a database: {without_password(str(error))}",
+            hint="write one such as postgresql://user@host:5432/name",
+        ) from None
 
 
 @asynccontextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -217,7 +218,10 @@ class Verbs(click.Group):
     def run(self, words: list[str]) -> int:
         """Run the verb and return its exit code; no error of a user or of the world leaves this function."""
         wants_json = "--json" in words
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(errors="backslashreplace")  # which is what JSON writes for such a sign
         try:
+            _check(words)
             with self.make_context("duly", list(words)) as context:
                 code = self.invoke(context)
             sys.stdout.flush()
@@ -231,6 +235,15 @@ class Verbs(click.Group):
             return 0
         except Exception as error:
             return complain(error, wants_json)
+
+
+def _check(words: Sequence[str]) -> None:
+    """Refuse bytes that are no text before they get anywhere."""
+    for word in words:
+        try:
+            word.encode()
+        except UnicodeEncodeError:
+            raise click.UsageError(f"{word!a:.80} is no UTF-8 text") from None
 
 
 def _version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
