@@ -44,18 +44,18 @@ select due.job_id, due.schedule_id, due.policy_id, due.revision, due.newest_revi
 -- name: schedules
 select schedules.id, schedules.definition, schedules.tzdata
   from duly.schedules
- where schedules.id = any(%(ids)s::bigint[])
+ where schedules.id = any(%(ids)b::bigint[])
 
 -- name: policies
 select policies.id, policies.definition
   from duly.policies
- where policies.id = any(%(ids)s::bigint[])
+ where policies.id = any(%(ids)b::bigint[])
 
 -- name: rules
 -- The revisions from the one at the cursor to the newest, for jobs that have a boundary to step over.
 select revisions.job_id, revisions.revision, revisions.schedule_id, revisions.policy_id,
        revisions.until_at, revisions.paused
-  from unnest(%(job_ids)s::bigint[], %(revisions)s::integer[]) as wanted (job_id, revision)
+  from unnest(%(job_ids)b::bigint[], %(revisions)b::integer[]) as wanted (job_id, revision)
   join duly.revisions on revisions.job_id = wanted.job_id and revisions.revision >= wanted.revision
  order by revisions.job_id, revisions.revision
 
@@ -63,7 +63,7 @@ select revisions.job_id, revisions.revision, revisions.schedule_id, revisions.po
 -- How many caught-up runs of each job are live, for jobs without an exclusive place.
 select runs.job_id, count(runs.job_id) as live
   from duly.runs
- where runs.job_id = any(%(job_ids)s::bigint[])
+ where runs.job_id = any(%(job_ids)b::bigint[])
    and runs.state in ('queued', 'running', 'asleep', 'parked')
    and runs.verdict = 'caught_up'
  group by runs.job_id
@@ -71,14 +71,16 @@ select runs.job_id, count(runs.job_id) as live
 -- name: record
 -- Moves cursors by compare-and-set and writes what the moves mean, from what the update returned: a plan that
 -- lost its race writes nothing. Runs are handed to the named worker at once, as far as it has room.
+-- The first row says which plans won; one more row for each run that was handed over. Two lists and no join of
+-- the one with the other: the planner expects one row of each, and would compare every row with every row.
 with planned as materialized (
     select planned.job_id, planned.revision, planned.newest_revision, planned.from_at, planned.to_at,
            planned.to_revision, planned.schedule_id, planned.policy_id, planned.due_at, planned.wake_at,
            planned.live_at, planned.busy_at
-      from unnest(%(job_id)s::bigint[], %(revision)s::integer[], %(newest_revision)s::integer[],
-                  %(from_at)s::timestamptz[], %(to_at)s::timestamptz[], %(to_revision)s::integer[],
-                  %(schedule_id)s::bigint[], %(policy_id)s::bigint[], %(due_at)s::timestamptz[],
-                  %(wake_at)s::timestamptz[], %(live_at)s::timestamptz[], %(busy_at)s::timestamptz[])
+      from unnest(%(job_id)b::bigint[], %(revision)b::integer[], %(newest_revision)b::integer[],
+                  %(from_at)b::timestamptz[], %(to_at)b::timestamptz[], %(to_revision)b::integer[],
+                  %(schedule_id)b::bigint[], %(policy_id)b::bigint[], %(due_at)b::timestamptz[],
+                  %(wake_at)b::timestamptz[], %(live_at)b::timestamptz[], %(busy_at)b::timestamptz[])
            as planned (job_id, revision, newest_revision, from_at, to_at, to_revision, schedule_id, policy_id,
                        due_at, wake_at, live_at, busy_at)
 ),
@@ -127,17 +129,17 @@ ran as (
            case when handed.id is null then null else %(decided_at)s::timestamptz end,
            case when handed.id is null then null
                 else %(decided_at)s::timestamptz + (policies.timeout + 15) * interval '1 second' end
-      from unnest(%(run_job_id)s::bigint[], %(run_at)s::timestamptz[], %(run_lo)s::timestamptz[],
-                  %(run_verdict)s::text[], %(run_revision)s::integer[], %(run_policy_id)s::bigint[],
-                  %(run_count)s::bigint[], %(run_first)s::timestamptz[]) with ordinality
+      from unnest(%(run_job_id)b::bigint[], %(run_at)b::timestamptz[], %(run_lo)b::timestamptz[],
+                  %(run_verdict)b::text[], %(run_revision)b::integer[], %(run_policy_id)b::bigint[],
+                  %(run_count)b::bigint[], %(run_first)b::timestamptz[]) with ordinality
            as run (job_id, scheduled_at, lo, verdict, revision, policy_id, stands_count, stands_first, place)
       join moved on moved.job_id = run.job_id
       join duly.policies on policies.id = run.policy_id
      cross join decision
       left join hands as handed
         on run.place <= %(room)s::integer
-       and policies.queue = any(%(queues)s::text[])
-       and policies.task = any(%(tasks)s::text[])
+       and policies.queue = any(%(queues)b::text[])
+       and policies.task = any(%(tasks)b::text[])
  returning runs.job_id, runs.scheduled_at, runs.trigger_id, runs.attempt, runs.state, runs.revision, runs.policy_id,
            runs.kind, runs.verdict, runs.stands_count, runs.stands_first, runs.failures, runs.losses, runs.started_at
 ),
@@ -145,21 +147,28 @@ spanned as (
     insert into duly.spans (job_id, lo, hi, count, cause, into_at, revision, decision_id, author, reason)
     select span.job_id, span.lo, span.hi, span.count, span.cause, span.into_at, span.revision, decision.id,
            %(author)s::text, %(reason)s::text
-      from unnest(%(span_job_id)s::bigint[], %(span_lo)s::timestamptz[], %(span_hi)s::timestamptz[],
-                  %(span_count)s::bigint[], %(span_cause)s::text[], %(span_into)s::timestamptz[],
-                  %(span_revision)s::integer[])
+      from unnest(%(span_job_id)b::bigint[], %(span_lo)b::timestamptz[], %(span_hi)b::timestamptz[],
+                  %(span_count)b::bigint[], %(span_cause)b::text[], %(span_into)b::timestamptz[],
+                  %(span_revision)b::integer[])
            as span (job_id, lo, hi, count, cause, into_at, revision)
       join moved on moved.job_id = span.job_id
      cross join decision
 )
-select moved.job_id, decision.id as decision_id, jobs.name, revisions.args, ran.scheduled_at, ran.trigger_id,
-       ran.attempt, ran.revision, ran.policy_id, ran.kind, ran.verdict, ran.stands_count, ran.stands_first,
-       ran.failures, ran.losses, ran.started_at, revisions.schedule_id
-  from moved
+select (select array_agg(moved.job_id) from moved) as won, decision.id as decision_id,
+       null::bigint as job_id, null::text as name, null::jsonb as args, null::timestamptz as scheduled_at,
+       null::text as trigger_id, null::integer as attempt, null::integer as revision, null::bigint as policy_id,
+       null::text as kind, null::text as verdict, null::bigint as stands_count, null::timestamptz as stands_first,
+       null::integer as failures, null::integer as losses, null::timestamptz as started_at, null::bigint as schedule_id
+  from (select) as always
   left join decision on true
-  left join ran on ran.job_id = moved.job_id and ran.state = 'running'
-  left join duly.jobs on jobs.id = ran.job_id
-  left join duly.revisions on revisions.job_id = ran.job_id and revisions.revision = ran.revision
+ union all
+select null, null, ran.job_id, jobs.name, revisions.args, ran.scheduled_at, ran.trigger_id, ran.attempt, ran.revision,
+       ran.policy_id, ran.kind, ran.verdict, ran.stands_count, ran.stands_first, ran.failures, ran.losses, ran.started_at,
+       revisions.schedule_id
+  from ran
+  join duly.jobs on jobs.id = ran.job_id
+  join duly.revisions on revisions.job_id = ran.job_id and revisions.revision = ran.revision
+ where ran.state = 'running'
 
 -- name: hold
 -- Parks the time line of one job: it is not looked at again until somebody edits it.
@@ -172,13 +181,13 @@ update duly.cursors
 -- so an older holder can no longer write; a worker whose lease has ended is given nothing.
 with picked as materialized (
     select ready.job_id, ready.scheduled_at, ready.trigger_id
-      from unnest(%(queues)s::text[]) as wanted (queue)
+      from unnest(%(queues)b::text[]) as wanted (queue)
      cross join lateral (
            select runs.job_id, runs.scheduled_at, runs.trigger_id
              from duly.runs
             where runs.state = 'queued'
               and runs.queue = wanted.queue
-              and runs.task = any(%(tasks)s::text[])
+              and runs.task = any(%(tasks)b::text[])
             order by runs.priority desc, runs.available_at, runs.job_id
             limit %(limit)s::integer
               for no key update skip locked
@@ -222,9 +231,9 @@ select claimed.job_id, jobs.name, coalesce(triggers.args, revisions.args) as arg
 with ended as materialized (
     select ended.job_id, ended.scheduled_at, ended.trigger_id, ended.attempt, ended.worker, ended.outcome,
            ended.result, ended.error, ended.delay, ended.seen_at
-      from unnest(%(job_id)s::bigint[], %(scheduled_at)s::timestamptz[], %(trigger_id)s::text[],
-                  %(attempt)s::integer[], %(worker)s::uuid[], %(outcome)s::text[], %(result)s::jsonb[],
-                  %(error)s::jsonb[], %(delay)s::double precision[], %(seen_at)s::timestamptz[])
+      from unnest(%(job_id)b::bigint[], %(scheduled_at)b::timestamptz[], %(trigger_id)b::text[],
+                  %(attempt)b::integer[], %(worker)b::uuid[], %(outcome)b::text[], %(result)b::jsonb[],
+                  %(error)b::jsonb[], %(delay)b::double precision[], %(seen_at)b::timestamptz[])
            as ended (job_id, scheduled_at, trigger_id, attempt, worker, outcome, result, error, delay, seen_at)
 ),
 places as materialized (
@@ -338,8 +347,8 @@ select finished.job_id, finished.scheduled_at, finished.trigger_id, finished.att
 select attempts.job_id, attempts.scheduled_at, attempts.trigger_id, attempts.attempt, attempts.outcome, attempts.error,
        attempts.started_at, attempts.finished_at as now, runs.available_at, jobs.name, false as behind,
        case when runs.attempt = attempts.attempt then runs.state else 'queued' end as state
-  from unnest(%(job_id)s::bigint[], %(scheduled_at)s::timestamptz[], %(trigger_id)s::text[], %(attempt)s::integer[],
-              %(worker)s::uuid[], %(outcome)s::text[])
+  from unnest(%(job_id)b::bigint[], %(scheduled_at)b::timestamptz[], %(trigger_id)b::text[], %(attempt)b::integer[],
+              %(worker)b::uuid[], %(outcome)b::text[])
        as asked (job_id, scheduled_at, trigger_id, attempt, worker, outcome)
   join duly.attempts on attempts.job_id = asked.job_id and attempts.scheduled_at = asked.scheduled_at
                     and attempts.trigger_id = asked.trigger_id and attempts.attempt = asked.attempt
@@ -358,7 +367,7 @@ select runs.job_id, jobs.name, coalesce(triggers.args, revisions.args) as args, 
   left join duly.triggers on triggers.job_id = runs.job_id and triggers.key = runs.trigger_id
  where runs.state = 'running'
    and runs.worker = %(worker)s::uuid
-   and not exists (select from unnest(%(job_id)s::bigint[], %(scheduled_at)s::timestamptz[], %(trigger_id)s::text[])
+   and not exists (select from unnest(%(job_id)b::bigint[], %(scheduled_at)b::timestamptz[], %(trigger_id)b::text[])
                             as known (job_id, scheduled_at, trigger_id)
                     where known.job_id = runs.job_id
                       and known.scheduled_at = runs.scheduled_at
@@ -500,7 +509,7 @@ update duly.cursors
 -- Opens the time lines of new jobs: everything before this instant is none of their business.
 insert into duly.cursors (job_id, schedule_id, policy_id, revision, newest_revision, cursor_at, due_at, wake_at)
 select opened.job_id, opened.schedule_id, opened.policy_id, 1, 1, %(activated_at)s::timestamptz, opened.due_at, opened.due_at
-  from unnest(%(job_ids)s::bigint[], %(schedule_ids)s::bigint[], %(policy_ids)s::bigint[], %(due_at)s::timestamptz[])
+  from unnest(%(job_ids)b::bigint[], %(schedule_ids)b::bigint[], %(policy_ids)b::bigint[], %(due_at)b::timestamptz[])
        as opened (job_id, schedule_id, policy_id, due_at)
 
 -- name: boundary_lock
