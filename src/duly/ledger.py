@@ -50,6 +50,7 @@ __all__ = [
 ]
 
 BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
+_SHARED = 10_000
 
 
 class Ledger:
@@ -59,6 +60,7 @@ class Ledger:
         self.database = database
         self._schedules: dict[int, Schedule | Exception] = {}
         self._policies: dict[int, Policy | Exception] = {}
+        self._shared: dict[tuple[int, int, int], Rule] = {}
 
     # ------------------------------------------------------------------ deciding
 
@@ -107,7 +109,7 @@ class Ledger:
     def _standing(self, due: Due, rules: Sequence[Row] | None, live: int) -> Standing:
         row = due.row
         if rules is None:
-            return self._standing_of(row, [self._rule({**row, "until_at": None, "paused": False})], live)
+            return self._standing_of(row, [self._ruling(row)], live)
         past = [self._past_rule(r) for r in rules[:-1]]
         return self._standing_of(row, [*past, self._rule(rules[-1])], live)
 
@@ -133,6 +135,16 @@ class Ledger:
             until_at=row["until_at"],
             paused=row["paused"],
         )
+
+    def _ruling(self, row: Row) -> Rule:
+        """The one rule of a cursor without a boundary ahead, shared by all jobs whose cursors name the same."""
+        key = (row["revision"], row["schedule_id"], row["policy_id"])
+        rule = self._shared.get(key)
+        if rule is None:
+            if len(self._shared) >= _SHARED:
+                self._shared.clear()
+            rule = self._shared[key] = self._rule({**row, "until_at": None, "paused": False})
+        return rule
 
     def _past_rule(self, row: Row) -> Rule:
         """A revision that has ended; one that cannot be read closes its part as ``poisoned``."""
@@ -189,6 +201,7 @@ class Ledger:
         """Drop the cached definitions, for tests that spoil them by hand."""
         self._schedules.clear()
         self._policies.clear()
+        self._shared.clear()
 
     async def record(
         self, connection: Connection, plans: Sequence[Plan], actor: Actor, hands: Hands | None = None
@@ -214,11 +227,12 @@ class Ledger:
             queues=list(hands.queues) if hands else [],
             tasks=list(hands.tasks) if hands else [],
         )
-        won = {row["job_id"] for row in rows}
+        [told] = [row for row in rows if row["job_id"] is None]
+        won = set(told["won"] or ())
         return Recorded(
-            decision=rows[0]["decision_id"] if rows else None,
+            decision=told["decision_id"],
             plans=[plan for plan in plans if plan.standing.job_id in won],
-            handed=[self._claimed(row) for row in rows if row["attempt"] is not None],
+            handed=[self._claimed(row) for row in rows if row["job_id"] is not None],
         )
 
     async def hold(self, connection: Connection, job_id: int) -> None:
@@ -559,6 +573,6 @@ def _ended_arrays(ended: Sequence[Ended]) -> dict[str, list[Any]]:
         "outcome": [one.outcome for one in ended],
         "result": [None if one.result is None else Jsonb(one.result) for one in ended],
         "error": [None if one.error is None else Jsonb(one.error) for one in ended],
-        "delay": [one.delay for one in ended],
+        "delay": [None if one.delay is None else float(one.delay) for one in ended],
         "seen_at": [one.seen_at for one in ended],
     }

@@ -21,11 +21,15 @@ Reason = Literal["busy", "limit", "paused", "more"]
 
 PAUSE_AT_LIMIT = timedelta(milliseconds=250)
 _TICK = timedelta(microseconds=1)
+_REMEMBERED = 64
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rule:
-    """One revision as the planner needs it: what it yields, what it answers, and when it stops being in force."""
+    """One revision as the planner needs it: what it yields, what it answers, and when it stops being in force.
+
+    Jobs that share a rule ask for the same instants, so it remembers the latest ones it was asked for.
+    """
 
     revision: int
     schedule: Schedule
@@ -36,6 +40,19 @@ class Rule:
     paused: bool = False
     removed: bool = False
     poisoned: bool = False
+    _known: dict[datetime, datetime | None] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+
+    def next(self, after: datetime) -> datetime | None:
+        """The first instant of the schedule strictly after ``after``."""
+        try:
+            return self._known[after]
+        except KeyError:
+            if len(self._known) >= _REMEMBERED:
+                self._known.clear()
+            found = self._known[after] = self.schedule.next(after)
+            return found
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -109,6 +126,43 @@ def decide(standing: Standing, *, budget: int = 1000) -> Plan:
     ``budget`` bounds the runs of this plan; what it cuts stays owed and is decided by the next one.
     Raises whatever the schedule raises: the caller parks that job and goes on with the others.
     """
+    return _punctual(standing, budget) or _in_full(standing, budget)
+
+
+def _punctual(standing: Standing, budget: int) -> Plan | None:
+    """The usual case at once: exactly one occurrence is due, within its grace, and nothing is in its way.
+
+    It is what :func:`_in_full` answers then, at a fraction of its cost; None wherever there is more to ask.
+    """
+    [rule, *later] = standing.rules
+    if later or rule.until_at is not None or rule.paused or rule.removed or rule.poisoned or budget <= 0:
+        return None
+    cursor_at, now, policy = standing.cursor_at, standing.now, rule.policy
+    if standing.live or (standing.seen_at is not None and standing.seen_at > cursor_at):
+        return None
+    due = rule.next(cursor_at)
+    if due is None or due > now or policy.catchup_window is not None:
+        return None
+    following = rule.next(due)
+    if (following is not None and following <= now) or now - due > timedelta(seconds=policy.grace):
+        return None
+    run = PlannedRun(scheduled_at=due, lo=cursor_at, verdict="on_time", rule=rule, count=1, first=due)
+    return Plan(
+        standing=standing,
+        cursor_at=due,
+        rule=rule,
+        runs=[run],
+        live=policy.exclusive,
+        live_at=due if policy.exclusive else None,
+        busy_at=due if policy.exclusive else standing.busy_at,
+        due_at=following,
+        wake_at=None if policy.exclusive else following,
+        ended=following is None and rule.schedule.kind != "never",
+    )
+
+
+def _in_full(standing: Standing, budget: int) -> Plan:
+    """The plan by all questions of the contract, in its order."""
     plan = Plan(
         standing=standing,
         cursor_at=standing.cursor_at,
@@ -140,7 +194,7 @@ def _answer(plan: Plan, rule: Rule, horizon: datetime, budget: int) -> None:
         if rule.until_at is not None and rule.until_at <= plan.standing.now:
             _span(plan, rule, rule.until_at, "paused", to_the_end=True)
         return
-    due = rule.schedule.next(plan.cursor_at)
+    due = rule.next(plan.cursor_at)
     if due is None or due > horizon:
         return
     if rule.paused and (rule.until_at is None or rule.until_at > plan.standing.now):
@@ -187,7 +241,7 @@ def _busy_part(plan: Plan, rule: Rule, horizon: datetime, budget: int) -> None:
     if rule.policy.overlap == "skip":
         _span(plan, rule, until, "overlap")
         return
-    first = rule.schedule.next(plan.cursor_at)
+    first = rule.next(plan.cursor_at)
     if first is None or first > until:
         return
     if budget <= 0:
@@ -200,7 +254,7 @@ def _busy_part(plan: Plan, rule: Rule, horizon: datetime, budget: int) -> None:
 
 def _catch_up(plan: Plan, rule: Rule, horizon: datetime, budget: int) -> None:
     """Answer by ``catchup`` what fell due while nobody decided; an on-time occurrence is the usual case."""
-    first = rule.schedule.next(plan.cursor_at)
+    first = rule.next(plan.cursor_at)
     if first is None or first > horizon:
         return
     answer = _catchup(rule)
@@ -212,7 +266,7 @@ def _catch_up(plan: Plan, rule: Rule, horizon: datetime, budget: int) -> None:
     if answer == "none" and late:
         _span(plan, rule, horizon, "missed")
         return
-    punctual = _verdict(plan, rule, newest, rule.schedule.next(newest)) == "on_time"
+    punctual = _verdict(plan, rule, newest, rule.next(newest)) == "on_time"
     plan.waits_for = _hindrance(plan, rule, punctual, budget, _free(plan, rule))
     if plan.waits_for is None:
         _newest(plan, rule, horizon, cause="missed" if answer == "none" else "coalesced")
@@ -243,7 +297,7 @@ def _each(plan: Plan, rule: Rule, first: datetime, horizon: datetime, budget: in
     free = _free(plan, rule)
     instant: datetime | None = first
     while instant is not None and instant <= horizon:
-        following = rule.schedule.next(instant)
+        following = rule.next(instant)
         punctual = _verdict(plan, rule, instant, following) == "on_time"
         plan.waits_for = _hindrance(plan, rule, punctual, budget, free)
         if plan.waits_for is not None:
@@ -259,7 +313,7 @@ def _newest(plan: Plan, rule: Rule, until: datetime, cause: str = "coalesced") -
 
     Under ``coalesced`` the run knows what it stands for; ``missed`` ones it does not stand for.
     """
-    first = rule.schedule.next(plan.cursor_at)
+    first = rule.next(plan.cursor_at)
     assert first is not None
     newest = _last(rule.schedule, first, until)
     others = 0
@@ -284,7 +338,7 @@ def _run(
         PlannedRun(
             scheduled_at=scheduled_at,
             lo=plan.cursor_at,
-            verdict=_verdict(plan, rule, scheduled_at, following or rule.schedule.next(scheduled_at)),
+            verdict=_verdict(plan, rule, scheduled_at, following or rule.next(scheduled_at)),
             rule=rule,
             count=count,
             first=first or scheduled_at,
@@ -317,7 +371,7 @@ def _owes(plan: Plan, lo: datetime, hi: datetime) -> bool:
         if until <= lo:
             continue
         if not (rule.removed or (rule.paused and rule.policy.on_resume == "none")):
-            following = rule.schedule.next(lo)
+            following = rule.next(lo)
             if following is not None and following <= until:
                 return True
         lo = until
@@ -366,7 +420,7 @@ def _close(plan: Plan, rule: Rule, until: datetime) -> None:
 
 
 def _still_owed(plan: Plan, rule: Rule, horizon: datetime, reason: Reason) -> None:
-    following = rule.schedule.next(plan.cursor_at)
+    following = rule.next(plan.cursor_at)
     if following is not None and following <= horizon:
         plan.waits_for = reason
 
@@ -386,7 +440,7 @@ def _look_ahead(plan: Plan) -> None:
     rule, now = plan.rule, plan.standing.now
     if rule.removed or rule.poisoned:
         return
-    plan.due_at = rule.schedule.next(plan.cursor_at)
+    plan.due_at = rule.next(plan.cursor_at)
     plan.ended = plan.due_at is None and rule.until_at is None and rule.schedule.kind != "never"
     if plan.waits_for == "limit":
         plan.wake_at = now + PAUSE_AT_LIMIT
