@@ -20,7 +20,11 @@ DULY = [str(Path(sys.executable).with_name("duly"))]
 def duly(*arguments: str, url: str, ok: Iterable[int] = (0,)) -> dict[str, Any]:
     """Run one verb with ``--json`` to its end; its document. Fails when the exit code is not expected."""
     done = subprocess.run(
-        [*DULY, *arguments, "--database", url, "--json"], capture_output=True, text=True, timeout=120, check=False
+        [*DULY, *arguments, "--database", url, "--json"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
     assert done.returncode in ok, f"{arguments}: exit {done.returncode}\n{done.stdout}\n{done.stderr}"
     document: dict[str, Any] = json.loads(done.stdout or done.stderr)

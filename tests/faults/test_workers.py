@@ -1,0 +1,163 @@
+"""A worker is killed in the middle of its work: the run is tried again, or says that its outcome is unknown."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import wait_until
+from tests.faults.processes import DULY, Loop, duly
+
+APP = str(Path(__file__).with_name("tasks.py"))
+QUICK = {"DULY_WORKER_LEASE": "3", "DULY_HEARTBEAT": "0.5"}
+
+Start = Callable[..., Loop]
+
+
+@pytest.fixture
+def marks(tmp_path: Path) -> Path:
+    """A file outside the database in which tasks leave a line."""
+    return tmp_path / "marks"
+
+
+@pytest.fixture
+def start(url: str, tmp_path: Path, marks: Path) -> Iterator[Start]:
+    """Start loops that are killed at the end, whatever happens."""
+    made: list[Loop] = []
+
+    def starter(role: str, *options: str, **environment: str) -> Loop:
+        loop = Loop(
+            role=role,
+            url=url,
+            log=tmp_path / f"{role}-{len(made)}.log",
+            options=options,
+            environment={"MARKS": str(marks), **QUICK, **environment},
+        )
+        made.append(loop)
+        return loop.start().ready()
+
+    duly("jobs", "apply", "--app", APP, url=url)
+    yield starter
+    for loop in made:
+        loop.kill()
+
+
+def run_of(url: str, run: str) -> dict[str, Any]:
+    """One run as `duly runs show` gives it."""
+    return duly("runs", "show", run, url=url)
+
+
+def test_a_killed_workers_run_is_tried_again_and_succeeds(url: str, start: Start, marks: Path) -> None:
+    """kill -9 of a worker: within its lease the attempt is lost, another worker runs the next one."""
+    worker = start("worker", "--app", APP)
+    run = duly("jobs", "trigger", "slow", "--key", "k", url=url)["run"]
+    wait_until(lambda: marks.exists() and "began" in marks.read_text())
+    worker.kill()
+    start("worker", "--app", APP)
+    shown = wait_until(lambda: (r := run_of(url, run))["state"] == "succeeded" and r, seconds=30)
+    assert [each["outcome"] for each in shown["attempts"]] == ["lost", "succeeded"]
+    assert shown["result"] == {"attempt": 2}
+    assert marks.read_text().splitlines() == [f"began {run} 1", f"began {run} 2", f"ended {run} 2"]
+
+
+def test_a_run_that_may_not_be_started_twice_ends_as_outcome_unknown(
+    url: str, start: Start, marks: Path
+) -> None:
+    """max_attempts=1, on_lost="fail": a lost attempt is the end, and the run says what is not known."""
+    worker = start("worker", "--app", APP)
+    run = duly("jobs", "trigger", "once", "--key", "k", url=url)["run"]
+    wait_until(lambda: marks.exists() and "began" in marks.read_text())
+    worker.kill()
+    start("worker", "--app", APP)
+    shown = wait_until(lambda: (r := run_of(url, run))["state"] == "failed" and r, seconds=30)
+    assert [each["outcome"] for each in shown["attempts"]] == ["lost"]
+    assert "unknown" in shown["error"]["message"]
+    assert marks.read_text().count("began") == 1
+
+
+def test_a_frozen_worker_comes_back_and_records_nothing(url: str, start: Start, marks: Path) -> None:
+    """SIGSTOP past the lease: another worker takes over; the first one, awake again, is fenced and goes on."""
+    frozen = start("worker", "--app", APP)
+    run = duly("jobs", "trigger", "slow", "--key", "k", url=url)["run"]
+    wait_until(lambda: marks.exists() and "began" in marks.read_text())
+    frozen.signal(signal.SIGSTOP)
+    start("worker", "--app", APP)
+    wait_until(lambda: run_of(url, run)["state"] == "succeeded", seconds=30)
+    frozen.signal(signal.SIGCONT)
+    wait_until(lambda: frozen.events("fenced"), seconds=20)
+    shown = run_of(url, run)
+    assert [each["outcome"] for each in shown["attempts"]] == ["lost", "succeeded"]
+    assert frozen.alive
+    first = duly("jobs", "trigger", "slow", "--key", "again", url=url)["run"]
+    wait_until(lambda: first in marks.read_text(), seconds=20)
+
+
+def test_drain_waits_for_what_runs_and_exits_zero(url: str, start: Start) -> None:
+    """TERM: no new work, what runs is ended within the grace, exit code 0."""
+    both = start("up", "--app", APP)
+    wait_until(lambda: both.events("succeeded"), seconds=20)
+    assert both.stop() == 0
+    words = [event["event"] for event in both.events()]
+    assert words[-2:] == ["draining", "stopped"] or words[-1] == "stopped"
+    assert duly("audit", url=url)["exit"] == 0
+
+
+def test_a_loop_heeds_int_also_where_it_was_inherited_as_ignored(url: str, tmp_path: Path) -> None:
+    """A script's background job has INT ignored; duly installs its own handler and drains."""
+    log = tmp_path / "scheduler.log"
+    command = f"trap '' INT; exec '{DULY[0]}' scheduler --database \"$0\" --json > '{log}' 2>&1"
+    process = subprocess.Popen(["/bin/sh", "-c", command, url])
+    try:
+        wait_until(lambda: log.exists() and '"ready"' in log.read_text(), seconds=60)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=30) == 0
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_four_ups_on_one_ledger_share_the_work(url: str, start: Start) -> None:
+    """A second, a third, a fourth `duly up` simply share: each occurrence is one run of one attempt."""
+    ups = [start("up", "--app", APP) for _ in range(4)]
+    wait_until(lambda: sum(len(up.events("succeeded")) for up in ups) >= 6, seconds=40)
+    for up in ups:
+        assert up.stop() == 0
+    done = [event["run"] for up in ups for event in up.events("succeeded")]
+    assert len(done) == len(set(done))
+    report = duly("audit", url=url)
+    assert (report["exit"], report["unaccounted"], report["double"]) == (0, 0, 0)
+
+
+def test_the_database_is_restarted_under_the_loops(url: str, start: Start) -> None:
+    """Backends that are terminated, all at once and again, cost time and no verdict."""
+    import psycopg
+
+    up = start("up", "--app", APP)
+    wait_until(lambda: len(up.events("succeeded")) >= 2, seconds=20)
+    for _ in range(5):
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute(
+                "select pg_terminate_backend(pid) from pg_stat_activity "
+                "where datname = current_database() and pid <> pg_backend_pid()"
+            )
+        seen = len(up.events("succeeded"))
+        wait_until(lambda seen=seen: len(up.events("succeeded")) > seen, seconds=30)
+    assert up.stop() == 0
+    assert duly("audit", url=url)["exit"] == 0
+
+
+def test_a_year_of_downtime_is_settled_in_rows_one_can_count(url: str, start: Start) -> None:
+    """DULY_TIME_SHIFT a year on: an every-second job with catchup "none" writes at most two rows for it."""
+    first = start("up", "--app", APP)
+    wait_until(lambda: first.events("succeeded"), seconds=20)
+    assert first.stop() == 0
+    later = start("up", "--app", APP, DULY_TIME_SHIFT="31536000")
+    settled = wait_until(lambda: [e for e in later.events("settled") if e["job"] == "pulse"], seconds=20)
+    assert settled[0]["cause"] == "missed"
+    assert settled[0]["count"] > 31_500_000
+    assert later.stop() == 0
