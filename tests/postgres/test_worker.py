@@ -253,12 +253,12 @@ async def test_a_thread_that_runs_out_of_time_is_recorded_and_keeps_its_place_un
 
 async def test_a_worker_that_lost_its_run_cannot_record_anything(shop: Workshop) -> None:
     """The first worker is taken for dead; the second one's attempt is what the ledger keeps."""
-    entered, leave = asyncio.Event(), asyncio.Event()
+    entered = {1: asyncio.Event(), 2: asyncio.Event()}
+    leave = {1: asyncio.Event(), 2: asyncio.Event()}
 
     async def who(run: Run) -> int:
-        if run.attempt == 1:
-            entered.set()
-            await leave.wait()
+        entered[run.attempt].set()
+        await leave[run.attempt].wait()
         return run.attempt
 
     await shop.job("who", who)
@@ -266,12 +266,16 @@ async def test_a_worker_that_lost_its_run_cannot_record_anything(shop: Workshop)
     identity = await shop.enter()
     first, second = await shop.worker(identity), await shop.worker()
     slow = asyncio.create_task(first.turn())
-    await entered.wait()
+    await entered[1].wait()
     await shop.expire(identity)
     assert [one.state for one in await second.reap_once()] == ["queued"]
-    await second.turn()
-    leave.set()
-    await slow
+    quick = asyncio.create_task(second.turn())
+    await entered[2].wait()
+    leave[1].set()
+    await slow  # it ends while the second attempt is running
+    assert (await shop.run("who"))["state"] == "running"
+    leave[2].set()
+    await quick
     run = await shop.run("who")
     assert (run["state"], run["attempt"], run["result"]) == ("succeeded", 2, 2)
     outcomes = [(one["attempt"], one["outcome"]) for one in await shop.attempts("who")]
