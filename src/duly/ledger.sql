@@ -177,8 +177,8 @@ update duly.cursors
  where cursors.job_id = %(job_id)s::bigint
 
 -- name: claim
--- Hands ready runs to one worker, oldest and most urgent first in each queue. The attempt number only grows,
--- so an older holder can no longer write; a worker whose lease has ended is given nothing.
+-- Hands ready runs to one worker, in each queue the punctual lane first, then the most urgent and oldest. The
+-- attempt number only grows, so an older holder can no longer write; a worker whose lease has ended is given nothing.
 with picked as materialized (
     select ready.job_id, ready.scheduled_at, ready.trigger_id
       from unnest(%(queues)b::text[]) as wanted (queue)
@@ -188,7 +188,7 @@ with picked as materialized (
             where runs.state = 'queued'
               and runs.queue = wanted.queue
               and runs.task = any(%(tasks)b::text[])
-            order by runs.priority desc, runs.available_at, runs.job_id
+            order by coalesce(runs.verdict = 'caught_up', false), runs.priority desc, runs.available_at, runs.job_id
             limit %(limit)s::integer
               for no key update skip locked
            ) as ready

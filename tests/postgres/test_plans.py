@@ -64,7 +64,7 @@ async def test_the_worker_claims_ready_runs_by_index_without_a_sort(
     given = {"worker": uuid4(), "queues": ["default", "mail"], "tasks": ["t", "!shell"], "limit": 100}
     plan = await plan_of(database, crowded, "claim", **given)
     assert "LockRows" in plan
-    assert "queue_priority_available_at_job_id_idx" in plan or "runs_ready" in plan, plan
+    assert "priority_available_at_job_id_idx" in plan or "runs_ready" in plan, plan
     assert not SORT.search(plan), plan
     assert "Seq Scan on duly.runs_default" not in plan, plan
 

@@ -154,7 +154,9 @@ create table duly.runs (
     error        jsonb,
     primary key (job_id, scheduled_at, trigger_id)
 ) partition by range (scheduled_at);
-create index runs_ready on duly.runs (queue, priority desc, available_at, job_id) where state = 'queued';
+-- The order of the claim: punctual and manual runs first, so that no backlog ever delays them.
+create index runs_ready on duly.runs (queue, (coalesce(verdict = 'caught_up', false)), priority desc, available_at, job_id)
+    where state = 'queued';
 create index runs_asleep on duly.runs (available_at) where state = 'asleep';
 create index runs_running on duly.runs (worker) where state = 'running';
 create index runs_live on duly.runs (job_id, scheduled_at) where state in ('queued', 'running', 'asleep', 'parked');
