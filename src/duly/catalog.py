@@ -202,7 +202,7 @@ class Catalog:
     async def _edit(self, job: Job, job_id: int, applied: Applied, author: str, generation: int) -> None:
         """The boundary: from this instant on the new definition is in force, and not before."""
         async with self.database.transaction() as connection:
-            await self.ledger.boundary_lock(connection, job_id)
+            place = await self.ledger.boundary_lock(connection, job_id)
             newest = await self.database.row(connection, "catalog", "newest", job_id=job_id)
             if newest is None or generation < newest["generation"]:
                 applied.conflicts.append(job.name)
@@ -210,7 +210,8 @@ class Catalog:
             if bytes(newest["hash"]) == job.hash and newest["state"] not in ("poisoned", "held"):
                 applied.unchanged.append(job.name)
                 return
-            now = await self.database.now(connection)
+            # What has its verdict keeps it, also when the database's clock has gone back behind the cursor.
+            now = max(await self.database.now(connection), newest["from_at"], *_reached(place))
             [interned] = await self._intern(connection, [(job, _readable(newest["schedule"]))], now)
             revision = newest["revision"] + 1
             await self._append(connection, interned, job_id, revision, now, author, generation)
@@ -328,6 +329,11 @@ class Catalog:
         """The names of jobs by id, removed ones included."""
         rows = await self.database.rows(connection, "catalog", "names", ids=list(ids))
         return {row["id"]: row["name"] for row in rows}
+
+
+def _reached(place: Row | None) -> list[datetime]:
+    """Up to where a job is accounted for."""
+    return [] if place is None else [place["cursor_at"]]
 
 
 def _check_key(key: str) -> None:

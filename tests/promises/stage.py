@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
 from duly import Duly, Run
 from duly.catalog import Catalog
-from duly.clock import parse
+from duly.clock import VirtualClock, parse
 from duly.ledger import VERSION, Actor, Claimed, Ended, Finished, Ledger
 from duly.mechanisms import Rows
+from duly.postgres import Database
 from duly.scheduler import Scheduler
 from duly.settings import Settings
 from duly.telemetry import Events
@@ -65,14 +66,10 @@ async def cursor_of(t: Lab, job: str) -> datetime:
 
 
 class Another:
-    """Another scheduler process on the same ledger, with caches and an identity of its own.
+    """Another scheduler process on the same ledger, with caches and an identity of its own."""
 
-    ``offset`` is how far the database's clock is ahead of this process's, as its heartbeat measured it.
-    """
-
-    def __init__(self, t: Lab, database: Any = None) -> None:
+    def __init__(self, t: Lab, database: Database | None = None) -> None:
         self.process = uuid4()
-        self.offset = 0.0
         self.events: list[Any] = []
         given = database or t.database
         ledger = Ledger(given)
@@ -91,9 +88,28 @@ class Another:
     def actor(self) -> Actor:
         return Actor(process=self.process, clock_offset=self.offset)
 
+    @property
+    def offset(self) -> float:
+        return 0.0
+
     async def turn(self) -> int:
         """One turn of its loop; returns how many jobs it looked at."""
         return (await self.scheduler.turn()).decided
+
+
+class Skewed(VirtualClock):
+    """The laboratory's time in every statement, with a process's own clock that is ``skew`` seconds wrong."""
+
+    def __init__(self, t: Lab, skew: float) -> None:
+        super().__init__(t.now)
+        self.t = t
+        self.skew = skew
+
+    def parameters(self) -> dict[str, object]:
+        return self.t.clock.parameters()
+
+    def now(self) -> datetime:
+        return self.t.now + timedelta(seconds=self.skew)
 
 
 class Hand:
