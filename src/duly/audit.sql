@@ -131,30 +131,38 @@ select jobs.name
  limit 1000
 
 -- name: listed_runs
--- One page of runs, newest instant first.
-select runs.job_id, jobs.namespace, jobs.name, runs.scheduled_at, runs.trigger_id, runs.kind, runs.verdict,
-       runs.state, runs.waits_for, runs.attempt, policies.max_attempts, runs.stands_count, runs.stands_first,
-       runs.queue, coalesce(triggers.args, revisions.args) as args, runs.created_at, runs.available_at,
-       runs.started_at, runs.finished_at, runs.worker, runs.result, runs.error, runs.revision, runs.decision_id,
+-- One page of runs, newest instant first. The page is found before anything is joined to it.
+with page as materialized (
+    select runs.job_id, runs.scheduled_at, runs.trigger_id, runs.kind, runs.verdict, runs.state, runs.waits_for,
+           runs.attempt, runs.stands_count, runs.stands_first, runs.queue, runs.created_at, runs.available_at,
+           runs.started_at, runs.finished_at, runs.worker, runs.result, runs.error, runs.revision, runs.policy_id,
+           runs.decision_id
+      from duly.runs
+     where (%(job_id)s::bigint is null or runs.job_id = %(job_id)s::bigint)
+       and (%(state)s::text is null or runs.state = %(state)s::text)
+       and (%(from_at)s::timestamptz is null or runs.scheduled_at >= %(from_at)s::timestamptz)
+       and (%(to_at)s::timestamptz is null or runs.scheduled_at < %(to_at)s::timestamptz)
+       and (%(after_id)s::bigint is null
+            or (runs.scheduled_at, runs.job_id, runs.trigger_id)
+               < (%(after_at)s::timestamptz, %(after_id)s::bigint, %(after_key)s::text))
+       and (%(exact_at)s::timestamptz is null or runs.scheduled_at = %(exact_at)s::timestamptz)
+       and (%(exact_key)s::text is null or runs.trigger_id = %(exact_key)s::text)
+       and (not %(live)s::boolean or runs.state in ('queued', 'running', 'asleep', 'parked'))
+     order by runs.scheduled_at desc, runs.job_id desc, runs.trigger_id desc
+     limit %(limit)s::integer
+)
+select page.job_id, jobs.namespace, jobs.name, page.scheduled_at, page.trigger_id, page.kind, page.verdict,
+       page.state, page.waits_for, page.attempt, policies.max_attempts, page.stands_count, page.stands_first,
+       page.queue, coalesce(triggers.args, revisions.args) as args, page.created_at, page.available_at,
+       page.started_at, page.finished_at, page.worker, page.result, page.error, page.revision, page.decision_id,
        schedules.definition as schedule
-  from duly.runs
-  join duly.jobs on jobs.id = runs.job_id
-  left join duly.revisions on revisions.job_id = runs.job_id and revisions.revision = runs.revision
+  from page
+  join duly.jobs on jobs.id = page.job_id
+  left join duly.revisions on revisions.job_id = page.job_id and revisions.revision = page.revision
   left join duly.schedules on schedules.id = revisions.schedule_id
-  left join duly.policies on policies.id = runs.policy_id
-  left join duly.triggers on triggers.job_id = runs.job_id and triggers.key = runs.trigger_id
- where (%(job_id)s::bigint is null or runs.job_id = %(job_id)s::bigint)
-   and (%(state)s::text is null or runs.state = %(state)s::text)
-   and (%(from_at)s::timestamptz is null or runs.scheduled_at >= %(from_at)s::timestamptz)
-   and (%(to_at)s::timestamptz is null or runs.scheduled_at < %(to_at)s::timestamptz)
-   and (%(after_id)s::bigint is null
-        or (runs.scheduled_at, runs.job_id, runs.trigger_id)
-           < (%(after_at)s::timestamptz, %(after_id)s::bigint, %(after_key)s::text))
-   and (%(exact_at)s::timestamptz is null or runs.scheduled_at = %(exact_at)s::timestamptz)
-   and (%(exact_key)s::text is null or runs.trigger_id = %(exact_key)s::text)
-   and (not %(live)s::boolean or runs.state in ('queued', 'running', 'asleep', 'parked'))
- order by runs.scheduled_at desc, runs.job_id desc, runs.trigger_id desc
- limit %(limit)s::integer
+  left join duly.policies on policies.id = page.policy_id
+  left join duly.triggers on triggers.job_id = page.job_id and triggers.key = page.trigger_id
+ order by page.scheduled_at desc, page.job_id desc, page.trigger_id desc
 
 -- name: ended_attempts
 -- The ended tries of these runs, oldest first.

@@ -277,7 +277,7 @@ def _promise(definition: Mapping[str, Any], policy: Mapping[str, Any]) -> dict[s
     return {
         "schedule": schedule.text() if schedule else str(definition.get("expr", definition)),
         "zone": schedule.zone if schedule else str(definition.get("zone", "UTC")),
-        "task": task_text(policy["task"]),
+        "task": task_text(policy.get("task") or {}),
         "dst_gap": inner.dst_gap if rules and isinstance(inner, Cron) else None,
         "dst_fold": inner.dst_fold if rules and isinstance(inner, Cron) else None,
         **{name: policy.get(name) for name in _POLICY},
@@ -287,7 +287,7 @@ def _promise(definition: Mapping[str, Any], policy: Mapping[str, Any]) -> dict[s
 def task_text(task: Mapping[str, Any]) -> str:
     """What is run, in one line: the name of a Python task, or the command."""
     if task.get("kind") != "shell":
-        return str(task.get("name"))
+        return str(task.get("name", ""))
     command = task["command"]
     return command if isinstance(command, str) else shlex.join(command)
 
