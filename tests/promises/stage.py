@@ -136,12 +136,12 @@ class Hand:
             )
         return self
 
-    async def claim(self) -> list[Claimed]:
-        """Everything that is ready."""
+    async def claim(self, limit: int = 100) -> list[Claimed]:
+        """What is ready, at most ``limit``."""
         async with self.t.database.connection() as connection:
             await self.ledger.wake(connection)
             return await self.ledger.claim(
-                connection, self.id, queues=["default"], tasks=[*self.t.app.tasks, "!shell"], limit=100
+                connection, self.id, queues=["default"], tasks=[*self.t.app.tasks, "!shell"], limit=limit
             )
 
     async def end(self, claimed: Claimed, outcome: str = "succeeded", **left: Any) -> Finished | None:

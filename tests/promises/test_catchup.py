@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from duly import Duly, Run, every
+from duly.explain import explain
 from duly.testing import Lab
-from promises.stage import Open, at, decide, remember, told
+from promises.stage import Hand, Open, at, decide, remember, told
 
 NOON = "2027-01-05T12:00:00Z"
 FIVE = every(seconds=5, anchor=at(NOON))
@@ -282,3 +283,48 @@ async def test_two_jobs_that_need_opposite_answers_get_them(laboratory: Open) ->
         assert days == [("01-04", "01-05"), ("01-05", "01-06"), ("01-06", "01-07")]
         assert reminded == []
         assert await told(t, "meeting", "%d %H:%M") == ["07 08:55 missed 3"]
+
+
+async def test_a_backlog_never_delays_a_punctual_job(laboratory: Open) -> None:
+    """Lanes are between jobs: with three hundred caught-up runs waiting, the punctual one is handed out first."""
+    app = Duly()
+    every_five = {"catchup": "all", "overlap": "allow", "catchup_limit": 300}
+    remember(app, "behind", FIVE, priority=5, **every_five)
+    remember(app, "punctual", "* * * * *", catchup="none")
+    async with laboratory(app, at=NOON) as t:
+        hand = await Hand(t).enter()
+        t.clock.set(at("2027-01-05T14:00:00Z"))
+        await decide(t)
+        assert len(await t.runs("behind")) == 300
+        assert [one.job for one in await hand.claim(1)] == ["punctual"]
+        await t.trigger("behind", key="by-hand")
+        assert [one.key.trigger_id for one in await hand.claim(1)] == ["by-hand"]
+
+
+async def test_each_cause_is_explained_in_words(laboratory: Open) -> None:
+    """Whoever asks about one instant hears what became of it and which answer of the job that was."""
+    app = Duly()
+    remember(app, "all", FIVE, catchup="all", catchup_window=12)
+    remember(app, "latest", FIVE, catchup="latest")
+    remember(app, "none", FIVE, catchup="none", grace=1)
+    remember(app, "skip", FIVE, catchup="none", overlap="skip")
+    async with laboratory(app, at=NOON) as t:
+        hand = await Hand(t).enter()
+        await t.trigger("skip", key="long")
+        [long] = [one for one in await hand.claim() if one.job == "skip"]
+        await t.advance(by=12)
+        await hand.end(long)
+        await t.outage(by=30)
+        wanted = {
+            ("all", "12:00:25"): ("span", "window"),
+            ("all", "12:00:35"): ("run", None),
+            ("latest", "12:00:20"): ("span", "coalesced"),
+            ("none", "12:00:40"): ("span", "missed"),
+            ("skip", "12:00:10"): ("span", "overlap"),
+        }
+        for (job, instant), (verdict, cause) in wanted.items():
+            answer = await explain(t.database, job, at(f"2027-01-05T{instant}Z"))
+            assert (answer["verdict"], answer["cause"]) == (verdict, cause)
+            assert answer["decision"]["mechanism"] == "database"
+            assert instant in answer["text"]
+            assert (cause or "succeeded") in answer["text"]
