@@ -102,7 +102,6 @@ class Database:
             timeout=10.0,
             max_idle=120.0,
             reconnect_timeout=5.0,
-            check=AsyncConnectionPool.check_connection,
             connection_class=cast("type[Connection]", psycopg.AsyncConnection),
             kwargs=connection_arguments(name),
         )
@@ -155,6 +154,11 @@ class Database:
                 f"no connection to {without_password(self.url)} within 10 s",
                 hint="is the server up, and does it allow enough connections?",
             ) from error
+        except psycopg.OperationalError as error:
+            # One cut connection is seldom alone: replace the dead ones at once, not one by one as they fail.
+            if error.sqlstate is None or error.sqlstate[:2] in ("57", "08"):
+                await self._pool.check()
+            raise
 
     @asynccontextmanager
     async def transaction(self, opening: str = "begin") -> AsyncIterator[Connection]:
@@ -248,10 +252,11 @@ class Database:
         async with self.connection() as connection:
             now = await self.now(connection)
         made_by_another = (psycopg.errors.UniqueViolation, psycopg.errors.DuplicateTable)
-        for ahead in (timedelta(0), timedelta(days=31)):
+        first = now.replace(day=1)
+        for month in (first, first + timedelta(days=32)):
             with suppress(psycopg.errors.LockNotAvailable, psycopg.errors.CheckViolation, *made_by_another):
                 async with self.transaction() as connection:
-                    await self.rows(connection, "postgres", "partition", month=now + ahead)
+                    await self.rows(connection, "postgres", "partition", month=month)
 
 
 def connection_arguments(name: str) -> dict[str, Any]:
