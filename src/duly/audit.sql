@@ -62,39 +62,49 @@ select tile.job_id,
  order by tile.job_id, tile.lo, tile.hi
 
 -- name: listed_jobs
--- One page of jobs by name, each with its newest promise, its cursor, and what may hold it up.
-select jobs.id, jobs.namespace, jobs.name, jobs.owner, jobs.source, jobs.generation, jobs.reason,
-       case when jobs.state = 'active' and newest.paused then 'paused' else jobs.state end as state,
+-- One page of jobs by name, each with its newest promise, its cursor, and what may hold it up. The page is
+-- found before anything is joined to it.
+with page as materialized (
+    select jobs.id, jobs.namespace, jobs.name, jobs.owner, jobs.source, jobs.generation, jobs.reason, jobs.state
+      from duly.jobs
+     where (%(id)s::bigint is null or jobs.id = %(id)s::bigint)
+       and case when %(id)s::bigint is not null then true
+                when %(state)s::text is null then jobs.state <> 'removed'
+                when %(state)s::text in ('active', 'paused') then
+                     jobs.state = 'active'
+                     and (%(state)s::text = 'paused')
+                         = (select revisions.paused from duly.revisions where revisions.job_id = jobs.id
+                             order by revisions.revision desc limit 1)
+                else jobs.state = %(state)s::text end
+       and (%(match)s::text is null or jobs.name ~ %(match)s::text)
+       and (%(after_id)s::bigint is null
+            or (jobs.name, jobs.id) > (%(after_name)s::text, %(after_id)s::bigint))
+     order by jobs.name, jobs.id
+     limit %(limit)s::integer
+)
+select page.id, page.namespace, page.name, page.owner, page.source, page.generation, page.reason,
+       case when page.state = 'active' and newest.paused then 'paused' else page.state end as state,
        newest.revision, newest.from_at, newest.author, newest.args,
        policies.definition as policy, schedules.definition as schedule, schedules.tzdata,
        cursors.cursor_at, cursors.revision as cursor_revision, cursors.live_at, cursors.live_trigger,
        place.state as live_state, coalesce(place.started_at, place.created_at) as live_since,
        (select count(runs.job_id) from duly.runs
-         where runs.job_id = jobs.id and runs.state in ('queued', 'running', 'asleep', 'parked')
+         where runs.job_id = page.id and runs.state in ('queued', 'running', 'asleep', 'parked')
            and runs.verdict = 'caught_up') as live_caught_up
-  from duly.jobs
+  from page
   join lateral (
        select revisions.revision, revisions.from_at, revisions.author, revisions.args, revisions.paused,
               revisions.policy_id, revisions.schedule_id
          from duly.revisions
-        where revisions.job_id = jobs.id
+        where revisions.job_id = page.id
         order by revisions.revision desc
         limit 1) as newest on true
   join duly.policies on policies.id = newest.policy_id
   join duly.schedules on schedules.id = newest.schedule_id
-  left join duly.cursors on cursors.job_id = jobs.id
+  left join duly.cursors on cursors.job_id = page.id
   left join duly.runs as place
-    on place.job_id = jobs.id and place.scheduled_at = cursors.live_at and place.trigger_id = cursors.live_trigger
- where (%(id)s::bigint is null or jobs.id = %(id)s::bigint)
-   and (%(id)s::bigint is not null
-        or case when %(state)s::text is null then jobs.state <> 'removed'
-                else case when jobs.state = 'active' and newest.paused then 'paused' else jobs.state end
-                     = %(state)s::text end)
-   and (%(match)s::text is null or jobs.name ~ %(match)s::text)
-   and (%(after_id)s::bigint is null
-        or (jobs.name, jobs.id) > (%(after_name)s::text, %(after_id)s::bigint))
- order by jobs.name, jobs.id
- limit %(limit)s::integer
+    on place.job_id = page.id and place.scheduled_at = cursors.live_at and place.trigger_id = cursors.live_trigger
+ order by page.name, page.id
 
 -- name: listed_revisions
 -- The revisions of these jobs from the given ones on, oldest first.
@@ -114,12 +124,19 @@ select count(processes.id) filter (where processes.role in ('up', 'scheduler')) 
  where processes.expires_at > duly.clock(%(at)s::timestamptz, %(shift)s::double precision)
 
 -- name: named_job
--- The job of this name, one that is not removed before one that is; a name may carry its namespace in front.
+-- The job that goes by one of these readings of a name, the first reading first.
 select jobs.id, jobs.namespace, jobs.name, jobs.state, jobs.removed_at
-  from duly.jobs
- where (jobs.namespace = 'default' and jobs.name = %(name)s::text)
-    or jobs.namespace || '/' || jobs.name = %(name)s::text
- order by jobs.state = 'removed', jobs.id desc
+  from unnest(%(namespaces)s::text[], %(names)s::text[]) with ordinality as asked (namespace, name, place)
+  join duly.jobs on jobs.namespace = asked.namespace and jobs.name = asked.name and jobs.state <> 'removed'
+ order by asked.place
+ limit 1
+
+-- name: named_removed
+-- The same among removed jobs, the youngest first; no index holds them, so this is asked second.
+select jobs.id, jobs.namespace, jobs.name, jobs.state, jobs.removed_at
+  from unnest(%(namespaces)s::text[], %(names)s::text[]) with ordinality as asked (namespace, name, place)
+  join duly.jobs on jobs.namespace = asked.namespace and jobs.name = asked.name and jobs.state = 'removed'
+ order by asked.place, jobs.id desc
  limit 1
 
 -- name: near_names

@@ -182,8 +182,11 @@ def parse_run_id(address: str) -> tuple[str, str, datetime, str]:
 
 async def named(database: Database, connection: Connection, name: str) -> Row:
     """The job of that name, removed or not; raises NotFound with names that look alike."""
-    for asked in (name, name.removeprefix("default/")):
-        row = await database.row(connection, "audit", "named_job", name=asked)
+    readings = [("default", name), ("default", name.removeprefix("default/"))]
+    readings += [(name[:n], name[n + 1 :]) for n, letter in enumerate(name) if letter == "/"]
+    asked = {"namespaces": [each[0] for each in readings], "names": [each[1] for each in readings]}
+    for statement in ("named_job", "named_removed"):
+        row = await database.row(connection, "audit", statement, **asked)
         if row is not None:
             return row
     rows = await database.rows(connection, "audit", "near_names", name=name)
