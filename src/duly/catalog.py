@@ -20,6 +20,7 @@ from duly.jobs import Job, anchored, check_args, digest
 from duly.ledger import VERSION, Actor, Ledger, run_id
 from duly.postgres import Connection, Database, Row
 from duly.schedules import Schedule, load, tzdata_version
+from duly.zonedata import transitions, unchanged
 
 BATCH = 500
 
@@ -52,6 +53,14 @@ class Triggered:
 
     def document(self) -> dict[str, Any]:
         return {"run": self.run, "created": self.created}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ZoneData:
+    """What newer zone data meant: schedules that it says the same about, and jobs that were revised."""
+
+    adopted: list[int] = field(default_factory=list)
+    revised: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -153,7 +162,11 @@ class Catalog:
         self, connection: Connection, jobs: Sequence[tuple[Job, Schedule | None]], now: datetime
     ) -> list[Interned]:
         schedules = [anchored(job, previous, now) for job, previous in jobs]
-        rules = [digest({**s.definition(), "tzdata": _tzdata(s)}) for s in schedules]
+        changes = [transitions(s.definition(), now) for s in schedules]
+        rules = [
+            digest({**s.definition(), "tzdata": tzdata_version() if known else ""})
+            for s, known in zip(schedules, changes, strict=True)
+        ]
         policies = [digest(job.policy.definition()) for job, _ in jobs]
         await self.database.rows(
             connection,
@@ -163,6 +176,7 @@ class Catalog:
             definitions=[Jsonb(schedule.definition()) for schedule in schedules],
             engine=VERSION,
             tzdata=tzdata_version(),
+            transitions=[None if known is None else Jsonb(known) for known in changes],
         )
         await self.database.rows(
             connection, "catalog", "intern_policies", **_policy_arrays([job for job, _ in jobs], policies)
@@ -248,6 +262,95 @@ class Catalog:
         )
         await self.database.rows(connection, "catalog", "revive", job_id=job_id, generation=generation)
         await self.ledger.boundary(connection, job_id, revision)
+
+    # ------------------------------------------------------------------ zone data
+
+    async def adopt_zone_data(self, *, author: str) -> ZoneData:
+        """Bring every schedule of older zone data along: adopt where nothing changes, else revise its jobs.
+
+        A revision begins at this instant under the newer data; what was owed before stays with the old one.
+        """
+        done = ZoneData()
+        async with self.database.connection() as connection:
+            now = await self.database.now(connection)
+            older = await self.database.rows(
+                connection, "catalog", "older_zone_data", tzdata=tzdata_version()
+            )
+            for row in older:
+                if unchanged(row["transitions"], now):
+                    await self.database.rows(
+                        connection,
+                        "catalog",
+                        "adopt_zone_data",
+                        id=row["id"],
+                        tzdata=tzdata_version(),
+                        transitions=Jsonb(transitions(row["definition"], now)),
+                    )
+                    done.adopted.append(row["id"])
+        for row in older:
+            if row["id"] not in done.adopted:
+                await self._revise(row, done, author)
+        return done
+
+    async def _revise(self, schedule: Row, done: ZoneData, author: str) -> None:
+        after = 0
+        while True:
+            async with self.database.connection() as connection:
+                jobs = await self.database.rows(
+                    connection, "catalog", "jobs_on", schedule_id=schedule["id"], after=after
+                )
+            for job in jobs:
+                if await self._revise_job(job, schedule["definition"], author):
+                    done.revised.append(job["name"])
+            if not jobs:
+                return
+            after = jobs[-1]["id"]
+
+    async def _revise_job(self, job: Row, definition: Mapping[str, Any], author: str) -> bool:
+        """One boundary: the same promise, read with the zone data of this process."""
+        async with self.database.transaction() as connection:
+            locked = await self.ledger.boundary_lock(connection, job["id"])
+            if locked is None or locked["newest_revision"] != job["revision"]:
+                return False  # somebody else edited it meanwhile, with newer data or another promise
+            now = await self.database.now(connection)
+            rule = await self._intern_schedule(connection, definition, now)
+            revision = job["revision"] + 1
+            await self.database.rows(
+                connection, "catalog", "end_revision", job_id=job["id"], revision=revision - 1, until_at=now
+            )
+            await self.database.rows(
+                connection,
+                "catalog",
+                "add_revision",
+                job_id=job["id"],
+                revision=revision,
+                from_at=now,
+                schedule_id=rule,
+                policy_id=job["policy_id"],
+                args=Jsonb(job["args"]),
+                definition=Jsonb(job["definition"]),
+                hash=job["hash"],
+                generation=job["generation"],
+                author=f"{author} (zone data {tzdata_version()})",
+            )
+            await self.ledger.boundary(connection, job["id"], revision)
+            return True
+
+    async def _intern_schedule(
+        self, connection: Connection, definition: Mapping[str, Any], now: datetime
+    ) -> int:
+        identity = digest({**definition, "tzdata": tzdata_version()})
+        await self.database.rows(
+            connection,
+            "catalog",
+            "intern_schedules",
+            hashes=[identity],
+            definitions=[Jsonb(dict(definition))],
+            engine=VERSION,
+            tzdata=tzdata_version(),
+            transitions=[Jsonb(transitions(definition, now))],
+        )
+        return (await self._ids(connection, "interned_schedules", [identity]))[identity]
 
     # ------------------------------------------------------------------ one job
 
@@ -339,11 +442,6 @@ def _reached(place: Row | None) -> list[datetime]:
 def _check_key(key: str) -> None:
     if not key or len(key) > 200 or not key.isprintable():
         raise DefinitionError(f"{key!r:.80} cannot be a key: 1 to 200 printable characters")
-
-
-def _tzdata(schedule: Schedule) -> str:
-    """The zone data a schedule was read with; one in UTC depends on none."""
-    return "" if schedule.zone == "UTC" else tzdata_version()
 
 
 def _readable(definition: Mapping[str, Any]) -> Schedule | None:

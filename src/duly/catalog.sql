@@ -18,9 +18,10 @@ select jobs.id, jobs.name, jobs.generation, jobs.state, jobs.source, revisions.r
 
 -- name: intern_schedules
 -- One row for each definition, however many jobs share it.
-insert into duly.schedules (hash, definition, engine, tzdata)
-select distinct on (given.hash) given.hash, given.definition, %(engine)s::text, %(tzdata)s::text
-  from unnest(%(hashes)s::bytea[], %(definitions)s::jsonb[]) as given (hash, definition)
+insert into duly.schedules (hash, definition, engine, tzdata, transitions)
+select distinct on (given.hash) given.hash, given.definition, %(engine)s::text, %(tzdata)s::text, given.transitions
+  from unnest(%(hashes)s::bytea[], %(definitions)s::jsonb[], %(transitions)s::jsonb[])
+       as given (hash, definition, transitions)
  order by given.hash
 on conflict (hash) do nothing
 
@@ -152,3 +153,31 @@ select jobs.id, jobs.name
 select count(jobs.id) as jobs
   from duly.jobs
  where jobs.state <> 'removed'
+
+-- name: older_zone_data
+-- Schedules that were made with older zone data than this process has.
+select schedules.id, schedules.definition, schedules.transitions
+  from duly.schedules
+ where schedules.transitions is not null
+   and schedules.tzdata < %(tzdata)s::text
+ order by schedules.id
+
+-- name: adopt_zone_data
+-- The newer zone data says the same about these: they count as made with it.
+update duly.schedules
+   set tzdata      = %(tzdata)s::text,
+       transitions = %(transitions)s::jsonb
+ where schedules.id = %(id)s::bigint
+   and schedules.tzdata < %(tzdata)s::text
+
+-- name: jobs_on
+-- Jobs whose newest promise is on this schedule.
+select jobs.id, jobs.name, jobs.generation, revisions.policy_id, revisions.args, revisions.definition, revisions.hash,
+       revisions.revision
+  from duly.cursors
+  join duly.jobs on jobs.id = cursors.job_id and jobs.state <> 'removed'
+  join duly.revisions on revisions.job_id = cursors.job_id and revisions.revision = cursors.newest_revision
+ where revisions.schedule_id = %(schedule_id)s::bigint
+   and revisions.job_id > %(after)s::bigint
+ order by jobs.id
+ limit 500

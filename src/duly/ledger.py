@@ -32,7 +32,7 @@ from duly.records import (
     idempotency_key,
     run_id,
 )
-from duly.schedules import Schedule, never
+from duly.schedules import Schedule, never, tzdata_version
 
 __all__ = [
     "VERSION",
@@ -60,6 +60,7 @@ class Ledger:
         self.database = database
         self._schedules: dict[int, Schedule | Exception] = {}
         self._policies: dict[int, Policy | Exception] = {}
+        self._foreign: set[int] = set()  # schedules made with newer zone data than this process has
         self._shared: dict[tuple[int, int, int], Rule] = {}
 
     # ------------------------------------------------------------------ deciding
@@ -121,7 +122,9 @@ class Ledger:
             rules=chain,
             seen_at=row["seen_at"],
             busy_at=row["busy_at"],
+            due_at=row["due_at"],
             live=row["live"],
+            foreign=any(rule.schedule_id in self._foreign for rule in chain),
             live_caught_up=live,
         )
 
@@ -192,6 +195,8 @@ class Ledger:
         if missing:
             for row in await self.database.rows(connection, "ledger", "schedules", ids=missing):
                 self._schedules[row["id"]] = _attempt(load_schedule, row["definition"])
+                if row["transitions"] is not None and row["tzdata"] > tzdata_version():
+                    self._foreign.add(row["id"])
         missing = [key for key in policies if key not in self._policies]
         if missing:
             for row in await self.database.rows(connection, "ledger", "policies", ids=missing):

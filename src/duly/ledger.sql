@@ -42,7 +42,7 @@ select due.job_id, due.schedule_id, due.policy_id, due.revision, due.newest_revi
   from due
 
 -- name: schedules
-select schedules.id, schedules.definition, schedules.tzdata
+select schedules.id, schedules.definition, schedules.tzdata, schedules.transitions
   from duly.schedules
  where schedules.id = any(%(ids)b::bigint[])
 

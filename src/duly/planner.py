@@ -17,9 +17,10 @@ from duly.jobs import Catchup, Policy
 from duly.schedules import Schedule
 
 Verdict = Literal["on_time", "caught_up"]
-Reason = Literal["busy", "limit", "paused", "more"]
+Reason = Literal["busy", "limit", "paused", "more", "zones"]
 
 PAUSE_AT_LIMIT = timedelta(milliseconds=250)
+PAUSE_FOR_ZONES = timedelta(milliseconds=500)
 _TICK = timedelta(microseconds=1)
 _REMEMBERED = 64
 
@@ -61,6 +62,7 @@ class Standing:
 
     ``rules`` begins with the revision at the cursor and goes on to the newest. ``live`` says whether the
     exclusive place is taken; ``live_caught_up`` how many caught-up runs are live (non-exclusive jobs).
+    ``foreign`` says that a rule was made with newer zone data than this process has.
     """
 
     job_id: int
@@ -69,8 +71,10 @@ class Standing:
     rules: Sequence[Rule]
     seen_at: datetime | None = None
     busy_at: datetime | None = None
+    due_at: datetime | None = None
     live: bool = False
     live_caught_up: int = 0
+    foreign: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -170,6 +174,11 @@ def _in_full(standing: Standing, budget: int) -> Plan:
         live=standing.live,
         busy_at=standing.busy_at,
     )
+    if standing.foreign:
+        # Instants by older zone data may be wrong ones: leave the job to a process that knows better.
+        plan.waits_for, plan.due_at = "zones", standing.due_at
+        plan.wake_at = standing.now + PAUSE_FOR_ZONES
+        return plan
     for position, rule in enumerate(standing.rules):
         plan.rule = rule
         horizon = min(standing.now, rule.until_at) if rule.until_at else standing.now

@@ -43,12 +43,15 @@ create table duly.jobs (
 );
 create unique index jobs_name on duly.jobs (namespace, name) where state <> 'removed';
 
+-- transitions: the changes of offset that its zones were known to have in the years after it was made, so that
+-- a process with newer zone data can tell whether anything changed; null for a schedule that no zone concerns.
 create table duly.schedules (
     id         bigint generated always as identity primary key,
     hash       bytea not null unique,
     definition jsonb not null,
     engine     text  not null,
-    tzdata     text  not null
+    tzdata     text  not null,
+    transitions jsonb
 );
 
 -- Everything a job answers apart from when and with which arguments; a million jobs on one task share one row.

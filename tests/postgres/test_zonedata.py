@@ -1,0 +1,126 @@
+"""Zone data changes under a running installation: adopted where it says the same, revised where it does not."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from uuid import uuid4
+
+import pytest
+from psycopg.types.json import Jsonb
+
+from duly.audit import audit
+from duly.catalog import Catalog
+from duly.clock import VirtualClock
+from duly.jobs import make_job
+from duly.ledger import BEGINNING, Actor, Ledger
+from duly.planner import decide
+from duly.postgres import Database
+from duly.scheduler import FOREVER
+from duly.schedules import tzdata_version
+from duly.zonedata import transitions, unchanged
+
+START = datetime(2027, 1, 5, 12, tzinfo=UTC)
+
+
+@dataclass(kw_only=True)
+class Stage:
+    database: Database
+    clock: VirtualClock
+
+    async def execute(self, statement: str, *values: object) -> list[dict[str, object]]:
+        async with self.database.connection() as connection:
+            cursor = await connection.execute(statement, values or None)  # type: ignore[call-overload]
+            return await cursor.fetchall() if cursor.description else []
+
+    async def decide(self) -> list[str | None]:
+        """One deciding transaction; what each plan waits for."""
+        ledger = Ledger(self.database)
+        async with self.database.transaction() as connection:
+            due = await ledger.due(connection, after=BEGINNING, until=FOREVER, limit=10)
+            standings, broken = await ledger.standings(connection, due)
+            assert not broken
+            plans = [decide(one) for one in standings]
+            await ledger.record(connection, plans, Actor(process=uuid4()))
+            return [plan.waits_for for plan in plans]
+
+
+@pytest.fixture
+async def stage(url: str) -> AsyncIterator[Stage]:
+    clock = VirtualClock(START)
+    async with Database(url, clock=clock) as database:
+        job = make_job(
+            "sales",
+            schedule="0 2 * * *",
+            tz="Europe/Berlin",
+            task={"kind": "python", "name": "t"},
+            catchup="all",
+            overlap="allow",
+        )
+        await Catalog(database).apply([job], author="test")
+        yield Stage(database=database, clock=clock)
+
+
+def test_the_same_zone_data_is_recognised_whatever_else_the_window_holds() -> None:
+    """Only the next year is compared, and only in the zones of the schedule."""
+    definition = {"kind": "cron", "expr": "0 2 * * *", "zone": "Europe/Berlin"}
+    known = transitions(definition, START)
+    assert known is not None
+    assert unchanged(known, START)
+    assert unchanged(known, START + timedelta(days=400))
+    assert not unchanged(known, START + timedelta(days=1000)), "beyond what was kept nothing can be compared"
+    known["zones"]["Europe/Berlin"]["changes"][0][2] = 3600
+    assert not unchanged(known, START)
+
+
+def test_a_schedule_without_a_zone_depends_on_no_zone_data() -> None:
+    """Intervals and UTC never need a revision for it."""
+    assert transitions({"kind": "interval", "seconds": 5}, START) is None
+    assert transitions({"kind": "cron", "expr": "0 2 * * *", "zone": "UTC"}, START) is None
+
+
+async def test_newer_zone_data_that_says_the_same_is_adopted(stage: Stage) -> None:
+    """No revision is written, the schedule counts as made with the newer data."""
+    await stage.execute("update duly.schedules set tzdata = '2020a'")
+    done = await Catalog(stage.database).adopt_zone_data(author="test")
+    assert (len(done.adopted), done.revised) == (1, [])
+    [row] = await stage.execute(
+        "select tzdata, (select count(*) from duly.revisions) as n from duly.schedules"
+    )
+    assert row == {"tzdata": tzdata_version(), "n": 1}
+
+
+async def test_newer_zone_data_that_differs_makes_a_revision_at_the_boundary(stage: Stage) -> None:
+    """The job goes on under the new data from now on; what was decided before stays with the old."""
+    [row] = await stage.execute("select transitions from duly.schedules")
+    changed = row["transitions"]
+    assert isinstance(changed, dict)
+    changed["zones"]["Europe/Berlin"]["changes"] = []
+    await stage.execute(
+        "update duly.schedules set hash = 'made with 2020a', tzdata = '2020a', transitions = %s",
+        Jsonb(changed),
+    )
+    stage.clock.set(START + timedelta(days=1))
+    done = await Catalog(stage.database).adopt_zone_data(author="test")
+    assert done.revised == ["sales"]
+    again = await Catalog(stage.database).adopt_zone_data(author="test")
+    assert again.revised == [], "once"
+    stage.clock.set(START + timedelta(days=2))
+    await stage.decide()
+    rows = await stage.execute("select revision, count(*) as n from duly.tiles group by revision order by 1")
+    assert [row["revision"] for row in rows] == [1, 2]
+    assert (await audit(stage.database)).clean
+
+
+async def test_a_process_with_older_zone_data_does_not_decide(stage: Stage) -> None:
+    """It may know wrong instants, so it leaves the job to a process that knows better, and owes nothing silently."""
+    await stage.execute("update duly.schedules set tzdata = '9999z'")
+    stage.clock.set(START + timedelta(days=1))
+    assert await stage.decide() == ["zones"]
+    assert await stage.decide() == [], "not at once again"
+    [row] = await stage.execute("select cursor_at, (select count(*) from duly.tiles) as n from duly.cursors")
+    assert row == {"cursor_at": START, "n": 0}
+    await stage.execute("update duly.schedules set tzdata = %s", tzdata_version())
+    stage.clock.set(START + timedelta(days=1, seconds=1))
+    assert await stage.decide() == [None]
