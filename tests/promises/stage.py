@@ -136,6 +136,13 @@ class Hand:
             )
         return self
 
+    async def beat(self, *, lease: float = FOREVER) -> None:
+        """Show a sign of life; the lease then ends after so many seconds."""
+        async with self.t.database.connection() as connection:
+            await self.t.database.rows(
+                connection, "leases", "beat", id=self.id, lease=lease, clock_offset=0.0, state="running"
+            )
+
     async def claim(self, limit: int = 100) -> list[Claimed]:
         """What is ready, at most ``limit``."""
         async with self.t.database.connection() as connection:

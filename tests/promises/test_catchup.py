@@ -115,16 +115,23 @@ CAUGHT_UP = {
 }
 
 
-async def test_a_job_that_was_busy_when_everything_stopped(laboratory: Open) -> None:
+@pytest.mark.parametrize("live", ["waiting for a worker", "with a worker that died too"])
+async def test_a_job_that_was_busy_when_everything_stopped(laboratory: Open, live: str) -> None:
     """What fell due behind a live run is a question of overlap, what fell due in the outage one of catch-up.
 
-    The run of 12:00:15 waits for a worker, 12:00:20 and 12:00:25 fall due behind it; then nobody is up from
-    12:00:27 to 12:00:57. Under ``none`` with ``skip`` no missed one runs: the place is taken at the return.
+    The run of 12:00:15 is live, 12:00:20 and 12:00:25 fall due behind it; then nobody is up from 12:00:27 to
+    12:00:57. Under ``none`` with ``skip`` no missed one runs: the place is taken at the return.
     """
     async with laboratory(every_combination(), at=NOON) as t:
         await t.advance(by=12)
+        await t.advance(to=at("2027-01-05T12:00:17Z"), worker=False)
+        if live != "waiting for a worker":
+            died = await Hand(t).enter(lease=30)
+            assert len(await died.claim()) == len(IDLE)
         await t.advance(to=at("2027-01-05T12:00:27Z"), worker=False)
         await t.outage(by=30)
+        await t.worker.reap_once()
+        await t.settle()
         assert await after(t, 2) == {key: ["12:00:15 run", *wanted] for key, wanted in CAUGHT_UP.items()}
         await t.advance(by=3)
         for catchup, overlap in IDLE:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from duly import Backoff, Conflict, Duly
+from duly import Backoff, Conflict, Duly, every
 from duly.ledger import Claimed
 from promises.stage import Another, Hand, Open, at, decide, remember, told
 
@@ -148,6 +148,44 @@ async def test_retries_that_wait_hold_nothing_of_a_job_that_allows_several(labor
         assert [run["state"] for run in await t.runs("job")] == ["asleep", "asleep"]
         await decide(t, by=60)
         assert sorted(await claimed(hand)) == ["12:00", "12:01", "12:02"]
+
+
+RETRIED = {
+    ("all", "queue"): ["20 run", *(f"{second} run" for second in range(25, 60, 5))],
+    ("all", "allow"): ["20 run", *(f"{second} run" for second in range(25, 60, 5))],
+    ("latest", "skip"): ["20 overlap 1", "50 coalesced 6", "55 run"],
+    ("latest", "queue"): ["20 run", "50 coalesced 6", "55 run"],
+    ("latest", "queue_one"): ["20 run", "50 coalesced 6", "55 run"],
+    ("none", "skip"): ["20 overlap 1", "55 missed 7"],
+    ("none", "queue"): ["20 run", "50 missed 6", "55 run"],
+    ("none", "queue_one"): ["20 run", "50 missed 6", "55 run"],
+}
+GIVEN_UP = {**RETRIED, ("none", "skip"): ["20 overlap 1", "50 missed 6", "55 run"]}
+
+
+@pytest.mark.parametrize(("on_lost", "wanted"), [("retry", RETRIED), ("fail", GIVEN_UP)])
+async def test_a_job_was_busy_until_the_last_sign_of_life_of_its_worker(
+    laboratory: Open, on_lost: str, wanted: dict[tuple[str, str], list[str]]
+) -> None:
+    """The worker of 12:00:15 is heard last at 12:00:22 and given up at 12:00:57.
+
+    Up to 12:00:22 what fell due is a question of overlap, after it one of catch-up. With a retry the place
+    is still taken then; without one it is free, and the newest that is current runs under ``none``.
+    """
+    app = Duly()
+    for catchup, overlap in wanted:
+        five = every(seconds=5, anchor=at("2027-01-05T12:00:00Z"))
+        remember(app, f"{catchup}/{overlap}", five, catchup=catchup, overlap=overlap, on_lost=on_lost)
+    async with laboratory(app, at="2027-01-05T12:00:12Z") as t:
+        await decide(t, by=3)
+        hand = await Hand(t).enter(lease=30)
+        assert len(await hand.claim()) == len(wanted)
+        await decide(t, by=7)
+        await hand.beat(lease=30)
+        await decide(t, by=35)
+        await t.worker.reap_once()
+        await t.settle()
+        assert {key: (await told(t, "/".join(key), "%S"))[1:] for key in wanted} == wanted
 
 
 async def test_a_manual_run_of_a_busy_job_with_skip_is_refused_by_name(laboratory: Open) -> None:
