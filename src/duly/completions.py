@@ -123,7 +123,7 @@ class Completions:
                 return
 
     async def _write(self, group: Sequence[Completion], unsure: bool) -> dict[tuple[Key, int], Finished]:
-        async with self._ledger.database.connection() as connection:
+        async with self._ledger.database.transaction("begin_finish") as connection:
             for one in group:
                 if one.output is not None:
                     head, tail, size = one.output.head, one.output.tail, one.output.size

@@ -227,7 +227,8 @@ select claimed.job_id, jobs.name, coalesce(triggers.args, revisions.args) as arg
 -- The one exit of an attempt: fence, outcome, retry or end, and the exclusive place. The fence is the pair
 -- (attempt, worker); what it does not match was lost to somebody else and is not returned. The cursor's lock
 -- comes first. A place that is given up goes to the oldest manual run that waits for it, else the job is
--- looked at again from where its cursor stands.
+-- looked at again from where its cursor stands. Each place and each run is looked up by its key (hence the limits),
+-- and what belongs together is found by hashing (in), never by joining lists of which one row each is expected.
 with ended as materialized (
     select ended.job_id, ended.scheduled_at, ended.trigger_id, ended.attempt, ended.worker, ended.outcome,
            ended.result, ended.error, ended.delay, ended.seen_at
@@ -237,19 +238,24 @@ with ended as materialized (
            as ended (job_id, scheduled_at, trigger_id, attempt, worker, outcome, result, error, delay, seen_at)
 ),
 places as materialized (
-    select cursors.job_id
-      from duly.cursors
-      join ended on ended.job_id = cursors.job_id
-     where cursors.live_at = ended.scheduled_at
-       and cursors.live_trigger = ended.trigger_id
-     order by cursors.job_id
-       for no key update of cursors
+    select place.job_id
+      from (select ended.job_id, ended.scheduled_at, ended.trigger_id from ended order by ended.job_id) as ended
+     cross join lateral (
+           select cursors.job_id
+             from duly.cursors
+            where cursors.job_id = ended.job_id
+              and cursors.live_at = ended.scheduled_at
+              and cursors.live_trigger = ended.trigger_id
+            limit 1
+              for no key update
+           ) as place
 ),
 judged as materialized (
     select ended.job_id, ended.scheduled_at, ended.trigger_id, ended.attempt, ended.worker, ended.outcome,
            ended.result, ended.error, ended.seen_at,
            duly.clock(%(at)s::timestamptz, %(shift)s::double precision) as now,
            coalesce(ended.delay, 0) * interval '1 second' as wait,
+           ended.job_id in (select places.job_id from places) as placed,
            case
                when ended.outcome in ('succeeded', 'cancelled') then ended.outcome
                when ended.outcome = 'lost' and policies.on_lost = 'retry' and runs.losses + 1 < policies.max_lost
@@ -260,8 +266,14 @@ judged as materialized (
                else 'failed'
            end as state
       from ended
-      join duly.runs
-        on runs.job_id = ended.job_id and runs.scheduled_at = ended.scheduled_at and runs.trigger_id = ended.trigger_id
+     cross join lateral (
+           select runs.policy_id, runs.losses, runs.failures
+             from duly.runs
+            where runs.job_id = ended.job_id
+              and runs.scheduled_at = ended.scheduled_at
+              and runs.trigger_id = ended.trigger_id
+            limit 1
+           ) as runs
       left join duly.policies on policies.id = runs.policy_id
      where (select count(places.job_id) from places) >= 0
 ),
@@ -283,7 +295,8 @@ finished as (
        and runs.attempt = judged.attempt
        and runs.worker = judged.worker
  returning runs.job_id, runs.scheduled_at, runs.trigger_id, runs.attempt, runs.worker, runs.state, runs.started_at,
-           runs.failures, runs.losses, runs.available_at, judged.outcome, judged.error, judged.now, judged.seen_at
+           runs.failures, runs.losses, runs.available_at, judged.outcome, judged.error, judged.now, judged.seen_at,
+           judged.placed
 ),
 tried as (
     insert into duly.attempts (job_id, scheduled_at, trigger_id, attempt, worker, started_at, finished_at, outcome, error)
@@ -294,9 +307,9 @@ tried as (
 waiting as materialized (
     select distinct on (runs.job_id) runs.job_id, runs.scheduled_at, runs.trigger_id
       from finished
-      join places on places.job_id = finished.job_id
       join duly.runs on runs.job_id = finished.job_id and runs.state = 'asleep' and runs.waits_for = 'place'
-     where finished.state not in ('queued', 'asleep')
+     where finished.placed
+       and finished.state not in ('queued', 'asleep')
      order by runs.job_id, runs.scheduled_at, runs.trigger_id
 ),
 promoted as (
@@ -332,15 +345,14 @@ freed as (
      where cursors.job_id = finished.job_id
        and cursors.live_at = finished.scheduled_at
        and cursors.live_trigger = finished.trigger_id
- returning cursors.job_id, cursors.wake_at
+ returning cursors.job_id, cursors.wake_at <= finished.now as behind
 )
 select finished.job_id, finished.scheduled_at, finished.trigger_id, finished.attempt, finished.state, finished.outcome,
        finished.available_at, finished.now, finished.started_at, finished.failures, finished.losses, finished.error,
-       jobs.name, freed.wake_at,
-       freed.wake_at <= finished.now as behind
+       jobs.name,
+       finished.job_id in (select freed.job_id from freed where freed.behind) as behind
   from finished
   join duly.jobs on jobs.id = finished.job_id
-  left join freed on freed.job_id = finished.job_id
 
 -- name: ended
 -- What is recorded of attempts whose ``finish`` was answered by an error: those with the outcome that was asked for.

@@ -4,6 +4,16 @@
 -- Opens a deciding transaction with its bounds; they end with it, so nothing is left in the session.
 begin; set local statement_timeout = '3s'; set local lock_timeout = '1s'; set local idle_in_transaction_session_timeout = '2s'
 
+-- name: begin_claim
+-- Opens a claim: ready runs come in the order of their index. Statistics taken while nothing was ready make it look
+-- free to sort all that are.
+begin; set local enable_sort = off
+
+-- name: begin_finish
+-- Opens a completion: runs are reached through an index, which skips its dead entries. Statistics taken while nothing
+-- was running make it look free to read what is left of all that ever ran.
+begin; set local enable_seqscan = off; set local enable_bitmapscan = off
+
 -- name: begin_long
 -- Opens a transaction that may read or write for longer: migrations, audits, large registrations.
 begin; set local lock_timeout = '10s'; set local idle_in_transaction_session_timeout = '120s'

@@ -276,7 +276,7 @@ class Worker:
         generation, worker = self._generation, self._identity()
         claimed: list[Claimed] = []
         try:
-            async with self._ledger.database.connection() as connection:
+            async with self._ledger.database.transaction("begin_claim") as connection:
                 claimed = await self._ledger.claim(
                     connection, worker, queues=self._queues, tasks=self._known, limit=limit
                 )

@@ -281,8 +281,9 @@ async def test_a_thread_hands_runs_over_and_gives_unused_room_back(shop: Worksho
     async def claim_as_the_scheduler_would() -> int:
         hands = wait_until(worker.offer)  # a poll of the worker itself may hold the places for a moment
         assert worker.offer() is None  # all the room is promised
-        own = Database(url, clock=shop.database.clock, pool_size=1)
+        own = Database(url, clock=shop.database.clock, pool_size=2)
         async with own as database, database.connection() as connection:
+            await Workshop(database).ready("task", 3)  # only now: the worker itself has no room for them
             claimed = await Ledger(database).claim(
                 connection, hands.worker, queues=hands.queues, tasks=hands.tasks, limit=hands.room
             )
@@ -292,7 +293,6 @@ async def test_a_thread_hands_runs_over_and_gives_unused_room_back(shop: Worksho
     async with working(worker):
         await wait_until_async(lambda: true(worker._loop is not None))
         await asyncio.to_thread(wait_until, lambda: worker._places._free == 4)
-        await shop.ready("task", 3)
         assert await asyncio.to_thread(asyncio.run, claim_as_the_scheduler_would()) == 3
         runs = await shop.in_state("task", "succeeded")
         assert [run["attempt"] for run in runs] == [1, 1, 1]
