@@ -10,6 +10,7 @@ import pytest
 
 from conftest import wait_until_async
 from duly import Duly
+from duly.audit import audit
 from duly.catalog import Catalog
 from duly.ledger import Ledger
 from duly.planner import decide as plan
@@ -63,6 +64,7 @@ async def test_a_late_scheduler_fires_nothing_again_though_the_evidence_is_gone(
         await t.settle()
         assert len(seen) == 1
         assert await rows(t, "select job_id from duly.runs") == []
+        assert (await audit(t.database)).totals.unaccounted == 1
         await rows(t, "insert into duly.runs select * from kept")
 
 

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 import pytest
 
 from duly import Duly, every
+from duly.audit import audit
 from duly.clock import Clock, VirtualClock
 from duly.leases import Presence
 from duly.postgres import Database
@@ -96,7 +97,7 @@ async def test_a_local_clock_in_2098_leaves_nothing_behind(laboratory: Open) -> 
 
 
 async def test_when_the_database_goes_back_an_hour_nothing_happens_twice(laboratory: Open) -> None:
-    """systemd #6036: the cursor never goes back, so everything waits until real time has passed it again."""
+    """systemd #6036: the cursor never goes back; everything waits until time has passed it, and the audit says so."""
     app = Duly()
     seen = remember(app, "minutely", "* * * * *", catchup="all")
     async with laboratory(app, at=NOON) as t:
@@ -107,6 +108,9 @@ async def test_when_the_database_goes_back_an_hour_nothing_happens_twice(laborat
             for _ in range(10):
                 assert await behind.turn() == 0
                 earlier.clock.set(earlier.clock.now() + timedelta(minutes=3))  # type: ignore[attr-defined]
+            found = (await audit(earlier)).findings
+            assert {one.rule for one in found} == {"ahead"}
+            assert "beyond the database's clock" in found[0].words
         assert await cursor_of(t, "minutely") == reached
         await t.advance(by="2m")
         assert [f"{run.scheduled_at:%H:%M}" for run in seen[-3:]] == ["13:30", "13:31", "13:32"]
