@@ -8,6 +8,8 @@ import pytest
 
 from duly import Duly, NotFound, Run, every
 from duly.jobs import Job, make_job
+from duly.ledger import Ledger
+from duly.planner import decide as plan
 from promises.stage import Another, Hand, Open, at, cursor_of, decide, remember, rows, told
 
 NIGHT = "2027-01-05T01:00:00Z"
@@ -286,3 +288,20 @@ async def test_an_edit_while_a_run_is_live_waits_for_its_place(laboratory: Open)
             [going] = await hand.claim()
             assert (f"{going.key.scheduled_at:%S}", going.revision) == (second, revision)
             await hand.end(going)
+
+
+async def test_a_plan_that_was_made_before_an_edit_decides_nothing(laboratory: Open) -> None:
+    """Who read the job and slept while it was edited comes too late, though the cursor has not moved."""
+    async with laboratory(declaring(FIVE, catchup="all"), at=NOON) as t:
+        t.clock.set(at("2027-01-05T12:00:12Z"))
+        asleep = Ledger(t.database)
+        async with t.database.connection() as connection:
+            due = await asleep.due(connection, until=t.now, limit=10)
+            standings, _ = await asleep.standings(connection, due)
+        plans = [plan(one) for one in standings]
+        await t.edit(declaring(FIVE, catchup="none"))
+        async with t.database.transaction() as connection:
+            late = await asleep.record(connection, plans, t.actor)
+        assert (late.decision, late.runs) == (None, 0)
+        await t.settle()
+        assert await told(t, "job", "%S") == ["05 run", "10 run", "12 ended 0"]

@@ -171,6 +171,28 @@ async def test_a_lost_run_is_tried_again_and_the_lost_one_can_record_nothing(lab
         )
 
 
+async def test_an_attempt_that_ran_out_of_time_cannot_record_under_the_number_of_the_next(
+    laboratory: Open,
+) -> None:
+    """The same living worker holds the second attempt: what the first one leaves late is not taken for it."""
+    app = Duly()
+    remember(app, "job", MINUTELY, catchup="all", timeout=10, max_attempts=2)
+    async with laboratory(app, at=NOON) as t:
+        hand = await Hand(t).enter()
+        await decide(t, by=60)
+        [stuck] = await hand.claim()
+        await decide(t, by=26)
+        [overdue] = await t.worker.reap_once()
+        assert overdue.outcome == "timed_out"
+        [second] = await hand.claim()
+        assert second.attempt == 2
+        assert await hand.end(stuck) is None
+        assert (await t.runs("job"))[0]["state"] == "running"
+        assert await hand.end(second) is not None
+        [run] = await t.runs("job")
+        assert [one["outcome"] for one in run["attempts"]] == ["timed_out", "succeeded"]
+
+
 @pytest.mark.parametrize("case", ["its registration was purged first", "another came with its host's name"])
 async def test_the_runs_of_a_dead_worker_are_found(laboratory: Open, case: str) -> None:
     """Procrastinate #1518: the dead worker's row was purged before its jobs were looked for, or a namesake hid it."""
