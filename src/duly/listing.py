@@ -272,18 +272,20 @@ def _revision_document(row: Row) -> dict[str, Any]:
     }
 
 
-def _promise(definition: Mapping[str, Any], policy: Mapping[str, Any]) -> dict[str, Any]:
-    """The schedule and the policies of a job, flat."""
+def _promise(definition: object, policy: object) -> dict[str, Any]:
+    """The schedule and the policies of a job, flat; what cannot be read is shown as it is stored."""
     schedule = readable(definition)
     inner = schedule.of if isinstance(schedule, Bounded) else schedule
     rules = isinstance(inner, Cron) and not inner.follows_real_time
+    stored: Mapping[str, Any] = definition if isinstance(definition, Mapping) else {}
+    answers: Mapping[str, Any] = policy if isinstance(policy, Mapping) else {}
     return {
-        "schedule": schedule.text() if schedule else str(definition.get("expr", definition)),
-        "zone": schedule.zone if schedule else str(definition.get("zone", "UTC")),
-        "task": task_text(policy.get("task") or {}),
+        "schedule": schedule.text() if schedule else str(stored.get("expr", definition)),
+        "zone": schedule.zone if schedule else str(stored.get("zone", "UTC")),
+        "task": task_text(answers.get("task") or {}),
         "dst_gap": inner.dst_gap if rules and isinstance(inner, Cron) else None,
         "dst_fold": inner.dst_fold if rules and isinstance(inner, Cron) else None,
-        **{name: policy.get(name) for name in _POLICY},
+        **{name: answers.get(name) for name in _POLICY},
     }
 
 
@@ -331,7 +333,7 @@ def _busy(row: Row, alive: Row) -> str:
     return f"busy: {run} has been {row['live_state'] or 'live'} since {text(row['live_since'])}"
 
 
-def readable(definition: Mapping[str, Any] | None) -> Schedule | None:
+def readable(definition: Any) -> Schedule | None:
     """The schedule of a stored definition, or None where it cannot be read: that job alone is concerned."""
     try:
         return None if definition is None else load(definition)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from duly import Backoff, Duly, Run, every
+from duly import Backoff, Duly, Run, every, listing
 from duly.jobs import make_job
 from duly.ledger import Ledger
 from duly.planner import decide as plan
@@ -288,54 +288,54 @@ async def test_a_manual_run_leaves_the_scheduled_one_of_its_day_alone(laboratory
 
 
 BROKEN = {
-    "an unknown zone": """update duly.schedules set definition = definition || '{"zone": "Mars/Olympus"}'""",
-    "an expression that cannot be read": (
-        """update duly.schedules set definition = definition || '{"expr": "61 25 * * *"}'"""
-    ),
-    "a definition of the wrong type": """update duly.schedules set definition = '[1, 2]'""",
+    "an unknown zone": ("schedules", """definition || '{"zone": "Mars/Olympus"}'"""),
+    "an expression that cannot be read": ("schedules", """definition || '{"expr": "61 25 * * *"}'"""),
+    "a definition of the wrong type": ("schedules", "'[1, 2]'"),
+    "answers of the wrong type": ("policies", "'[1, 2]'"),
+    "an answer that no version knew": ("policies", """definition || '{"mood": "good"}'"""),
 }
 
 
 @pytest.mark.parametrize("fault", BROKEN)
 async def test_one_bad_job_never_stops_another(laboratory: Open, fault: str) -> None:
     """Hangfire #529, #530, #537, pg_cron #399, Quartz #48: one broken row at the head, and nobody behind it ran."""
+    table, value = BROKEN[fault]
     app = Duly()
     for number in range(20):
         remember(app, f"job-{number:02}", MINUTELY, catchup="latest")
     remember(app, "bad", "0-59 * * * *", tz="America/Chicago", catchup="all")
     async with laboratory(app, at=NOON) as t:
-        [kept] = await rows(
-            t, "select id, definition from duly.schedules where definition ->> 'expr' = '0-59 * * * *'"
-        )
-        await rows(t, f"{BROKEN[fault]} where id = %s", kept["id"])
-        await rows(
-            t,
-            "update duly.cursors set wake_at = '2020-01-01Z' where schedule_id = %s",
-            kept["id"],
-        )
+        key = f"(select {table[:-1].replace('policie', 'policy')}_id from duly.cursors where job_id = %s)"
+        [bad] = await rows(t, "select id from duly.jobs where name = 'bad'")
+        [kept] = await rows(t, f"select definition from duly.{table} where id = {key}", bad["id"])
+        await rows(t, f"update duly.{table} set definition = {value} where id = {key}", bad["id"])
+        await rows(t, "update duly.cursors set wake_at = '2020-01-01Z' where job_id = %s", bad["id"])
         await t.outage(by="5m")
         for number in range(20):
             assert (await told(t, f"job-{number:02}"))[-1] == "12:05:00 run"
         [parked] = [one for one in t.events if one["event"] == "parked"]
         assert parked["job"] == "bad"
-        [bad] = await rows(t, "select state, reason from duly.jobs where state <> 'active'")
-        assert (bad["state"], bad["reason"]) == ("poisoned", parked["reason"])
+        shown = {one["name"]: one for one in await _listed(t)}
+        assert (shown["bad"]["state"], shown["bad"]["reason"]) == ("poisoned", parked["reason"])
+        assert shown["job-00"]["state"] == "active"
         await t.advance(by="2m")
         assert (await told(t, "job-00"))[-1] == "12:07:00 run"
-        await _repair(t, kept)
+        await rows(
+            t,
+            f"update duly.{table} set definition = %s::jsonb where id = {key}",
+            _json(kept["definition"]),
+            bad["id"],
+        )
+        mended = Duly()
+        remember(mended, "bad", "0-59 * * * *", tz="America/Chicago", catchup="all", args={"mended": 1})
+        await t.edit(mended)
 
 
-async def _repair(t: Lab, kept: dict[str, Any]) -> None:
-    """A person mends the row and registers the job again: what was owed is decided as it was promised."""
-    await rows(
-        t,
-        "update duly.schedules set definition = %s::jsonb where id = %s",
-        _json(kept["definition"]),
-        kept["id"],
-    )
-    mended = Duly()
-    remember(mended, "bad", "0-59 * * * *", tz="America/Chicago", catchup="all", args={"mended": 1})
-    await t.edit(mended)
+async def _listed(t: Lab) -> list[dict[str, Any]]:
+    """What ``duly jobs list`` shows."""
+    page = await listing.jobs(t.database, state=None, match=None, limit=100, after=None)
+    items: list[dict[str, Any]] = page["items"]
+    return items
 
 
 def _json(value: Any) -> str:
