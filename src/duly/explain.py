@@ -278,7 +278,8 @@ def _authority(found: Evidence) -> str:
     """Who decided: mechanism, process and authority, before anything else."""
     decision = found.decision
     if decision is None:
-        mechanism = found.row["policy"].get("mechanism", "database")
+        answers = found.row["policy"]
+        mechanism = answers.get("mechanism", "database") if isinstance(answers, Mapping) else "database"
         if found.run is not None and found.run["kind"] != "scheduled":
             return "Decided by no mechanism: a person or a program asked for this run by its key."
         if found.verdict in ("run", "span"):
@@ -407,6 +408,8 @@ def _policy(found: Evidence) -> Mapping[str, Any]:
 
 def _policies(found: Evidence) -> str:
     policy = _policy(found)
+    if not isinstance(policy, Mapping):
+        return "What the job answers cannot be read."
     return f'The job answers catchup="{policy["catchup"]}", overlap="{policy["overlap"]}", grace {policy["grace"]:g} s.'
 
 

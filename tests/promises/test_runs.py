@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from duly import Backoff, Duly, Run, every, listing
+from duly.audit import audit
+from duly.explain import explain
 from duly.jobs import make_job
 from duly.ledger import Ledger
 from duly.planner import decide as plan
@@ -318,6 +320,10 @@ async def test_one_bad_job_never_stops_another(laboratory: Open, fault: str) -> 
         shown = {one["name"]: one for one in await _listed(t)}
         assert (shown["bad"]["state"], shown["bad"]["reason"]) == ("poisoned", parked["reason"])
         assert shown["job-00"]["state"] == "active"
+        asked = await explain(t.database, "bad", at("2027-01-05T12:03:00Z"))
+        assert asked["verdict"] != "run"
+        assert parked["reason"] in asked["text"] or "cannot be read" in asked["text"]
+        assert {one.job for one in (await audit(t.database)).findings} <= {"bad"}
         await t.advance(by="2m")
         assert (await told(t, "job-00"))[-1] == "12:07:00 run"
         await rows(
