@@ -518,6 +518,7 @@ def _finished(row: Row) -> Finished:
         started_at=row["started_at"],
         error=row["error"],
         behind=bool(row["behind"]),
+        ready=bool(row["ready"]),
     )
 
 

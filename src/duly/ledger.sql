@@ -350,14 +350,15 @@ freed as (
 select finished.job_id, finished.scheduled_at, finished.trigger_id, finished.attempt, finished.state, finished.outcome,
        finished.available_at, finished.now, finished.started_at, finished.failures, finished.losses, finished.error,
        jobs.name,
-       finished.job_id in (select freed.job_id from freed where freed.behind) as behind
+       finished.job_id in (select freed.job_id from freed where freed.behind) as behind,
+       finished.state = 'queued' or finished.job_id in (select promoted.job_id from promoted) as ready
   from finished
   join duly.jobs on jobs.id = finished.job_id
 
 -- name: ended
 -- What is recorded of attempts whose ``finish`` was answered by an error: those with the outcome that was asked for.
 select attempts.job_id, attempts.scheduled_at, attempts.trigger_id, attempts.attempt, attempts.outcome, attempts.error,
-       attempts.started_at, attempts.finished_at as now, runs.available_at, jobs.name, false as behind,
+       attempts.started_at, attempts.finished_at as now, runs.available_at, jobs.name, false as behind, true as ready,
        case when runs.attempt = attempts.attempt then runs.state else 'queued' end as state
   from unnest(%(job_id)b::bigint[], %(scheduled_at)b::timestamptz[], %(trigger_id)b::text[], %(attempt)b::integer[],
               %(worker)b::uuid[], %(outcome)b::text[])

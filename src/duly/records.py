@@ -101,7 +101,10 @@ class Ended:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finished:
-    """What ``finish`` recorded: the run's state afterwards, and whether the job is behind."""
+    """What ``finish`` recorded: the run's state afterwards, whether the job is behind, and whether it is ready.
+
+    Ready is a job of which a run may be claimed at once: this one again, or one that waited for its place.
+    """
 
     key: Key
     job: str
@@ -113,6 +116,7 @@ class Finished:
     started_at: datetime | None
     error: Mapping[str, str] | None
     behind: bool
+    ready: bool = False
 
     @property
     def id(self) -> str:

@@ -56,10 +56,10 @@ class _Places:
         self._lock = threading.Lock()
         self._starved = False
 
-    def reserve(self, most: int) -> int:
-        """Take up to ``most`` places; whoever is given none is remembered as starved."""
+    def reserve(self, most: int, *, half: bool = False) -> int:
+        """Take up to ``most`` places; with ``half`` no more than half of the free ones, or the last one."""
         with self._lock:
-            taken = min(self._free, most)
+            taken = min((self._free + 1) // 2 if half else self._free, most)
             self._free -= taken
             return taken
 
@@ -116,6 +116,7 @@ class Worker:
         self._generation = 0  # grows when the identity was lost
         self._loop: asyncio.AbstractEventLoop | None = None
         self._draining = False
+        self._clogged = False  # claims nothing until completions are recorded
         self._nudge = asyncio.Event()
         self._changed = asyncio.Event()
         self._held: dict[tuple[Key, int], _Held] = {}  # claimed and not yet recorded
@@ -254,7 +255,8 @@ class Worker:
         if now >= self._adopt_at:
             await self._adopt()
             self._adopt_at = now + self._settings.heartbeat
-        if self._places.starve() or self._completions.waiting > GROUP:
+        self._clogged = self._completions.waiting > GROUP
+        if self._places.starve() or self._clogged:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._nudge.wait(), self._settings.poll)
             await asyncio.sleep(_GATHER)
@@ -270,7 +272,8 @@ class Worker:
 
     async def _claim(self) -> tuple[int, int]:
         """Claim as many runs as there are places, at most a batch; returns how many came, of how many."""
-        limit = self._places.reserve(BATCH)
+        # While a claim is under way the scheduler in this process must still find room to hand runs over.
+        limit = self._places.reserve(BATCH, half=self._handed > 0)
         if not limit:
             return 0, 0
         generation, worker = self._generation, self._identity()
@@ -388,7 +391,8 @@ class Worker:
                     asyncio.get_running_loop().call_later(max(delay, 0.0), self._nudge.set)
         if any(finished is not None and finished.behind for _, finished in group):
             self._on_behind()
-        if self._completions.waiting <= GROUP:
+        ready = any(finished is not None and finished.ready for _, finished in group)
+        if ready or (self._clogged and self._completions.waiting <= GROUP):
             self._nudge.set()
 
     # ------------------------------------------------------------------ drain and reap
