@@ -235,7 +235,12 @@ async def test_the_same_promise_of_a_newer_deploy_shuts_out_the_older_one(labora
     async with laboratory(Duly(), at=NOON) as t:
         await t.catalog.apply(second.declared(), author="v1", generation=1)
         assert (await t.catalog.apply(second.declared(), author="v3", generation=3)).unchanged == ["job"]
+        tried = await t.catalog.apply(first.declared(), author="v2", generation=2, dry_run=True)
+        assert (tried.conflicts, tried.edited) == (["job"], [])
         assert (await t.catalog.apply(first.declared(), author="v2", generation=2)).conflicts == ["job"]
+        assert await rows(t, "select revision, author from duly.revisions") == [
+            {"revision": 1, "author": "v1"}
+        ]
 
 
 async def test_registering_never_removes(laboratory: Open) -> None:
