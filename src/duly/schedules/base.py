@@ -13,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar, Literal
 
 from duly.errors import ScheduleError
+from duly.schedules import masks
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND = timedelta(microseconds=1)
@@ -21,6 +22,9 @@ EARLIEST = (datetime.min.replace(tzinfo=UTC) - EPOCH) // MICROSECOND
 LATEST = (datetime.max.replace(tzinfo=UTC) - EPOCH) // MICROSECOND
 
 Rule = Literal["gap", "fold", "uneven", "or"]
+
+DEPTH, PARTS = 10, 100
+"""How deep schedules may be nested, and how many may be put together into one."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,16 +75,21 @@ class Schedule(ABC):
 
     def between(self, a: datetime, b: datetime) -> Iterator[datetime]:
         """The instants in ``(a, b]``, oldest first, computed as they are taken."""
-        end = micros(b)
-        found = self._after(micros(a))
-        while found is not None and found <= end:
-            yield instant(found)
-            found = self._after(found)
+        return map(instant, self._walk(micros(a), micros(b)))
 
     def count(self, a: datetime, b: datetime) -> int:
         """How many instants lie in ``(a, b]``, without stepping through them."""
         lo, hi = micros(a), micros(b)
         return self._count(lo, hi) if lo < hi else 0
+
+    def same_instants(self, other: Schedule, a: datetime, b: datetime) -> bool:
+        """Do both yield the same instants in ``(a, b]``?
+
+        Sparse rules are compared instant by instant, dense ones by the chunk (see ``masks.py``): a year costs
+        some milliseconds whatever the rules are. Raises ScheduleError beyond 200 years.
+        """
+        lo, hi = micros(a), micros(b)
+        return lo >= hi or self == other or masks.same(self, other, lo, hi)
 
     @abstractmethod
     def definition(self) -> dict[str, Any]:
@@ -90,6 +99,10 @@ class Schedule(ABC):
     def text(self) -> str:
         """The short form for tables and people, e.g. ``0 2 * * *`` or ``every 5s``."""
 
+    def written(self) -> str:
+        """The whole rule as text: ``parse(schedule.written()) == schedule`` with nothing beside it."""
+        return self.text()
+
     @abstractmethod
     def words(self) -> str:
         """The rule in plain words."""
@@ -98,9 +111,27 @@ class Schedule(ABC):
         """What a person may not expect of this rule in ``(a, b]``: changes of the clocks, uneven steps."""
         return []
 
+    def coming_transitions(self, a: datetime, b: datetime) -> list[Note]:
+        """The changes of the clocks in ``(a, b]`` that touch this rule, and what each does to it."""
+        return [note for note in self.notes(a, b) if note.at is not None]
+
+    @property
+    def wall_zones(self) -> frozenset[str]:
+        """The zones whose wall clocks the rule reads; empty when none matters."""
+        return frozenset()
+
+    @property
+    def is_placed(self) -> bool:
+        """Are all its hash slots (``H``) resolved? A rule without any is."""
+        return True
+
+    def placed(self, slot: str) -> Schedule:
+        """The same rule with its hash slots resolved for that name; itself where there are none."""
+        return self
+
     @property
     def is_anchored(self) -> bool:
-        """Can it be asked for instants? Only an interval without an anchor cannot."""
+        """Does it know the instant it counts from? Only intervals and limits without one do not."""
         return True
 
     def anchored(self, at: datetime) -> Schedule:
@@ -118,6 +149,60 @@ class Schedule(ABC):
     @abstractmethod
     def _count(self, lo: int, hi: int) -> int:
         """How many instants lie in ``(lo, hi]``; ``lo < hi``."""
+
+    @property
+    def depth(self) -> int:
+        """How many schedules stand within one another here; 1 for a simple one."""
+        return 1
+
+    @property
+    def size(self) -> int:
+        """Of how many simple schedules it is made."""
+        return 1
+
+    def _resolution(self) -> int:
+        """The coarsest grid through 1970 (in microseconds) that all instants but listed ones lie on; 0: any."""
+        return SECOND
+
+    def _listed(self) -> tuple[int, ...]:
+        """The instants that are listed one by one, which may lie on no grid."""
+        return ()
+
+    def _holds(self, at: int) -> bool:
+        """Is that an instant of the rule?"""
+        return self._count(at - 1, at) > 0
+
+    def _most(self, lo: int, hi: int) -> int:
+        """An upper bound of ``_count``, cheaply."""
+        return self._count(lo, hi)
+
+    def _mask(self, grid: masks.Grid, chunk: int) -> int:
+        """The instants on the grid in one chunk, a bit each; see ``masks.py``."""
+        begin = grid.begin(chunk)
+        return grid.mask(self._walk(begin - 1, begin + grid.length - 1), begin)
+
+    def _walk(self, lo: int, hi: int) -> Iterator[int]:
+        """The instants in ``(lo, hi]``, one after the other."""
+        found = self._after(lo)
+        while found is not None and found <= hi:
+            yield found
+            found = self._after(found)
+
+    def _form(self, zone: str | None, *, inside: bool) -> str:
+        """The text to be read with that zone beside it; ``inside`` a larger text it names all it counts from."""
+        return self.text()
+
+    def __or__(self, other: Schedule) -> Schedule:
+        """The instants of either."""
+        from duly.schedules.combined import union  # late: sets are made of schedules
+
+        return union(self, other) if isinstance(other, Schedule) else NotImplemented
+
+    def __sub__(self, other: Schedule) -> Schedule:
+        """The instants of the first that are none of the second."""
+        from duly.schedules.combined import difference
+
+        return difference(self, other) if isinstance(other, Schedule) else NotImplemented
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Schedule) and self.definition() == other.definition()

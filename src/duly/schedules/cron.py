@@ -2,64 +2,56 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import lru_cache
-from typing import Any, ClassVar, cast, get_args
+from typing import Any, ClassVar, cast
 
 from duly.errors import NeverFires, ScheduleError
-from duly.schedules import timeline
-from duly.schedules.base import EARLIEST, LATEST, SECOND, Note, Schedule, micros
+from duly.schedules import slots
+from duly.schedules.base import Note, micros
 from duly.schedules.expression import NICKNAMES, Expression, Values, read
-from duly.schedules.timeline import Fold, Gap, Rules, Stretch
-from duly.schedules.wall import DAY, Dates, DayTimes, WallTimes, every_date
+from duly.schedules.timeline import Fold, Gap, Rules
+from duly.schedules.wall import Dates, DayTimes, WallTimes, every_date
+from duly.schedules.walled import Walled, check_dst
 from duly.schedules.zones import Zone, zone
 
-HORIZON = 36_525 * DAY
-"""How far a search goes: 100 years, in seconds."""
 
-_FIRST, _LAST = EARLIEST // SECOND, LATEST // SECOND
-_SPANS_KEPT = 256
+class Cron(Walled):
+    """The instants at which a wall clock in ``zone`` shows what a cron expression describes.
 
+    ``expr`` is the expression that decides; ``origin`` the one with hash slots that it was placed from, if any.
+    """
 
-class Cron(Schedule):
-    """The instants at which a wall clock in ``zone`` shows what a cron expression describes."""
-
-    __slots__ = ("_near", "_rules", "_spans", "_wall", "_zone", "dialect", "expr", "expression")
+    __slots__ = ("dialect", "expr", "expression", "is_placed", "origin")
 
     kind: ClassVar[str] = "cron"
+    is_placed: bool
 
-    def __init__(self, expr: str, *, in_zone: Zone, gap: Gap, fold: Fold, dialect: str) -> None:
-        self.expr, self.dialect = expr, dialect
+    def __init__(
+        self, expr: str, *, in_zone: Zone, gap: Gap, fold: Fold, dialect: str, origin: str | None = None
+    ) -> None:
+        self.expr, self.dialect, self.origin = expr, dialect, origin
+        self.is_placed = not slots.has(expr, dialect)
+        # Without a slot it stands on the first places, so that all else is known to be right.
         self.expression = read(expr, dialect)
-        self._wall = _wall(self.expression)
-        self._zone = in_zone
-        self._rules = Rules(self.expression.follows_real_time, gap, fold)
-        self._spans: dict[int, tuple[list[int], list[Stretch]]] = {}
-        self._near = Stretch(0, 0, 0, ()) if in_zone.fixed is None else timeline.endless(in_zone.fixed)
+        if not self.is_placed:
+            _wall(read(expr, dialect, last=True))
+        super().__init__(_wall(self.expression), in_zone, Rules(self.expression.follows_real_time, gap, fold))
 
     @property
-    def zone(self) -> str:  # type: ignore[override]
-        """The name of the time zone whose wall clock counts."""
-        return self._zone.name
+    def repeats(self) -> bool:
+        return self.expression.year is None
 
-    @property
-    def follows_real_time(self) -> bool:  # type: ignore[override]
-        """Does minute or hour begin with ``*``? Then no DST rule applies."""
-        return self._rules.follows_real_time
-
-    @property
-    def dst_gap(self) -> Gap:
-        """The rule for local times that do not exist."""
-        return self._rules.gap
-
-    @property
-    def dst_fold(self) -> Fold:
-        """The rule for local times that exist twice."""
-        return self._rules.fold
+    def placed(self, slot: str) -> Cron:
+        """The same expression with each ``H`` resolved for that name, stable over processes and machines."""
+        if self.is_placed:
+            return self
+        return _interned(
+            slots.place(self.expr, slot), self.zone, self.dst_gap, self.dst_fold, self.dialect, self.expr
+        )
 
     def definition(self) -> dict[str, Any]:
-        return {
+        made = {
             "kind": self.kind,
             "expr": self.expr,
             "zone": self.zone,
@@ -67,99 +59,43 @@ class Cron(Schedule):
             "fold": self.dst_fold,
             "dialect": self.dialect,
         }
+        return made if self.origin is None else {**made, "origin": self.origin}
 
     def text(self) -> str:
-        return self.expr
+        return self.origin or self.expr
 
     def words(self) -> str:
         from duly.schedules import wording  # late: the loops never need words
 
-        return f"{wording.expression(self.expression)} ({self.zone})"
+        if not self.is_placed:
+            return f"{self.expr}, where H is a slot of the job's own, {self.zone}"
+        return f"{wording.expression(self.expression)}, {self.zone}"
 
-    def notes(self, a: datetime, b: datetime) -> list[Note]:
+    def _words_of_form(self) -> list[str]:
+        shown = self.expr if self.origin is None else slots.shown(self.origin, self.expr)
+        if self.dialect == "eventbridge":
+            return ["DIALECT=eventbridge", shown] if shown.startswith("@") else [f"cron({shown})"]
+        return [shown] if self.dialect == "duly" else [f"DIALECT={self.dialect}", shown]
+
+    def _standing_notes(self) -> list[Note]:
         from duly.schedules import wording
 
-        lo, hi = micros(a) // SECOND + 1, micros(b) // SECOND + 1
-        changes = self._zone.transitions(lo, min(hi, lo + HORIZON))
-        found = wording.rules(self.expression)
-        for change in changes:
-            found.extend(wording.change(change, self._wall, self._rules, self._zone.name))
-        return found
+        return wording.rules(self.expression)
 
-    def _after(self, at: int) -> int | None:
-        begin = at // SECOND + 1
-        found = self._search_on(begin, min(begin + HORIZON, _LAST))
-        return None if found is None else found * SECOND
-
-    def _before(self, at: int) -> int | None:
-        begin = -(-at // SECOND) - 1
-        found = self._search_back(begin, max(begin - HORIZON, _FIRST))
-        return None if found is None else found * SECOND
+    def _ready(self) -> None:
+        if not self.is_placed:
+            raise ScheduleError(
+                f"{self.expr} has no slot yet",
+                expr=self.expr,
+                hint="give cron(..., slot=NAME) or call .placed(NAME)",
+            )
 
     def _count(self, lo: int, hi: int) -> int:
-        at, end, total = lo // SECOND + 1, hi // SECOND + 1, 0
-        while at < end:
-            stretch = self._stretch(at)
-            until = min(stretch.hi, end)
-            if stretch.points is None:
-                offset = stretch.offset
-                total += self._wall.rank(until + offset) - self._wall.rank(at + offset)
-            else:
-                total += bisect_left(stretch.points, until) - bisect_left(stretch.points, at)
-            at = until
-        return total
-
-    def _search_on(self, at: int, last: int) -> int | None:
-        """The first instant in ``[at, last]``."""
-        while at <= last:
-            _, hi, offset, points = self._stretch(at)
-            if points is not None:
-                place = bisect_left(points, at)
-                if place < len(points):
-                    return points[place] if points[place] <= last else None
-                at = hi
-                continue
-            local = self._wall.select(self._wall.rank(at + offset))
-            found = last + 2 * timeline.REACH if local is None else local - offset
-            if found < hi:
-                return found if found <= last else None
-            # The wall shows nothing up to `found`. Once more of it was searched than any change of the
-            # clocks can show again, the empty stretches up to there need not be visited one by one.
-            at = max(hi, found - timeline.REACH) if hi - at >= timeline.REACH else hi
-        return None
-
-    def _search_back(self, at: int, first: int) -> int | None:
-        """The last instant in ``[first, at]``."""
-        while at >= first:
-            lo, _, offset, points = self._stretch(at)
-            if points is not None:
-                place = bisect_right(points, at) - 1
-                if place >= 0:
-                    return points[place] if points[place] >= first else None
-                at = lo - 1
-                continue
-            local = self._wall.select(self._wall.rank(at + offset + 1) - 1)
-            found = first - 2 * timeline.REACH if local is None else local - offset
-            if found >= lo:
-                return found if found >= first else None
-            at = min(lo - 1, found + timeline.REACH) if at - lo >= timeline.REACH else lo - 1
-        return None
-
-    def _stretch(self, at: int) -> Stretch:
-        """The stretch of real time that holds ``at``."""
-        near = self._near
-        if near.lo <= at < near.hi:
-            return near
-        span = timeline.span_of(at)
-        known = self._spans.get(span)
-        if known is None:
-            if len(self._spans) >= _SPANS_KEPT:
-                self._spans.clear()
-            found = timeline.stretches(span, self._zone, self._wall, self._rules)
-            known = self._spans[span] = ([stretch.lo for stretch in found], found)
-        starts, found = known
-        self._near = near = found[bisect_right(starts, at) - 1]
-        return near
+        years = None if self.expression.year is None else self.expression.year.plain
+        if years:  # outside of its years there is nothing, however long it lasts
+            lo = max(lo, (micros(datetime(max(min(years) - 1, 1), 12, 30, tzinfo=UTC))))
+            hi = min(hi, (micros(datetime(max(years) + 1, 1, 3, tzinfo=UTC))))
+        return super()._count(lo, hi) if lo < hi else 0
 
 
 def cron(
@@ -169,36 +105,45 @@ def cron(
     dst_gap: str = "run-after",
     dst_fold: str = "first",
     dialect: str = "duly",
+    slot: str | None = None,
 ) -> Cron:
     """A schedule from a cron expression of five or six fields (seconds first), or a nickname.
 
     ``tz`` is an IANA name; ``dst_gap`` says what becomes of a local time that does not exist (``run-after``,
     ``skip``, ``shift``), ``dst_fold`` of one that exists twice (``first``, ``second``, ``both``); both decide
-    nothing where minute or hour begins with ``*``. Raises ScheduleError with the column of the mistake,
-    NeverFires for an expression without any date, UnknownZone. Rules: vixie/Debian cron.
+    nothing where minute or hour begins with ``*``. ``slot`` is the name that chooses the places of ``H`` (see
+    ``slots.py``); without it such an expression waits for ``placed``. Raises ScheduleError with the column of the
+    mistake, NeverFires for an expression without any date, UnknownZone. Rules: vixie/Debian cron.
     """
     if not isinstance(expr, str):
         raise ScheduleError(f"an expression is text, not {type(expr).__name__}", expr=str(expr)[:60])
     if not isinstance(tz, str):
         raise ScheduleError(f"a time zone is a name, not {type(tz).__name__}", expr=expr)
     check_dst(dst_gap, dst_fold, expr)
-    return _interned(expr, tz, dst_gap, dst_fold, dialect)
+    made = _interned(expr, tz, dst_gap, dst_fold, dialect, None)
+    return made if slot is None else made.placed(slot)
 
 
-def check_dst(gap: str, fold: str, expr: str) -> None:
-    """Refuse any word that is no DST rule."""
-    for name, word, known in (("dst_gap", gap, get_args(Gap)), ("dst_fold", fold, get_args(Fold))):
-        if word not in known:
-            raise ScheduleError(f"{name}={word!r} is no rule", expr=expr, hint=f"one of {', '.join(known)}")
+def placed_from(origin: str, expr: str, tz: str, *, dst_gap: str, dst_fold: str, dialect: str) -> Cron:
+    """A stored schedule whose hash slots have been resolved: ``expr`` decides, ``origin`` is what was written."""
+    shown = slots.shown(origin, expr)
+    found = cron(shown, tz, dst_gap=dst_gap, dst_fold=dst_fold, dialect=dialect)
+    if found.expr != expr:
+        raise ScheduleError(f"{expr!r:.200} does not come from {origin!r:.200}", expr=shown)
+    return found
 
 
 @lru_cache(maxsize=4096)
-def _interned(expr: str, tz: str, gap: str, fold: str, dialect: str) -> Cron:
+def _interned(expr: str, tz: str, gap: str, fold: str, dialect: str, origin: str | None) -> Cron:
     """Equal schedules are one object, so that they share what they have found out."""
     read(expr, dialect)  # first on the text as it was given: columns in messages count in that
     plain = " ".join(expr.split())
-    made = Cron(plain, in_zone=zone(tz), gap=cast(Gap, gap), fold=cast(Fold, fold), dialect=dialect)
-    return made if plain == expr else _interned(plain, tz, gap, fold, dialect)
+    if plain == expr and slots.has(expr, dialect) and slots.is_resolved(expr):
+        plain, origin = slots.place(expr, ""), slots.bare(expr)
+    made = Cron(
+        plain, in_zone=zone(tz), gap=cast(Gap, gap), fold=cast(Fold, fold), dialect=dialect, origin=origin
+    )
+    return made if plain == expr else _interned(plain, tz, gap, fold, dialect, origin)
 
 
 def _wall(expression: Expression) -> WallTimes:
@@ -271,4 +216,4 @@ def _weekdays(weekday: Values, length: int, first: int) -> set[int]:
     return chosen
 
 
-__all__ = ["HORIZON", "NICKNAMES", "Cron", "check_dst", "cron"]
+__all__ = ["NICKNAMES", "Cron", "cron"]

@@ -29,6 +29,11 @@ NICKNAMES = {
     "@hourly": "0 * * * *",
 }
 
+SLOT = re.compile(
+    r"H(?:\((?P<low>[0-9]{1,2})-(?P<high>[0-9]{1,2})\))?(?:@(?P<place>[0-9]{1,2}))?(?:/(?P<step>[0-9]{1,4}))?"
+)
+"""A hash slot: ``H``, ``H/15``, ``H(0-7)``, ``H(9-16)/2``; with the place that it was given, ``H@4/15``."""
+
 _MONTHS = ("JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC")
 _WEEKDAYS = ("SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT")
 
@@ -42,6 +47,11 @@ class Part(NamedTuple):
     names: Mapping[str, int] = {}
     top: int | None = None
     """A value above ``high`` that is also taken: 7 as Sunday."""
+
+    @property
+    def slots(self) -> tuple[int, int]:
+        """The lowest and highest value that ``H`` may stand for; every month has 28 days."""
+        return self.low, 28 if self.name == "day of month" else self.high
 
 
 _SECOND = Part(name="second", low=0, high=59)
@@ -104,8 +114,11 @@ class Expression:
         return self.minute.star or self.hour.star
 
 
-def read(expr: str, dialect: str = "duly") -> Expression:
-    """The fields of a cron expression or nickname; raises ScheduleError with the 1-based column."""
+def read(expr: str, dialect: str = "duly", *, last: bool = False) -> Expression:
+    """The fields of a cron expression or nickname; raises ScheduleError with the 1-based column.
+
+    A hash slot without a place stands on its first place, or with ``last`` on its last one.
+    """
     layouts = LAYOUTS.get(dialect)
     if layouts is None:
         raise ScheduleError(f"unknown dialect {dialect!r}", expr=expr, hint=f"one of {', '.join(LAYOUTS)}")
@@ -118,7 +131,7 @@ def read(expr: str, dialect: str = "duly") -> Expression:
         _refuse_number_of_fields(expr, words, dialect)
     chosen: dict[str, Values] = {}
     for n, (part, (text, column)) in enumerate(zip(layout, words, strict=True)):
-        chosen[part.name] = _Field(expr, words, n, part, dialect).values(text, column)
+        chosen[part.name] = _Field(expr, words, n, part, dialect, last).values(text, column)
     return Expression(
         second=chosen.get("second", Values(plain=frozenset({0}), text="0")),
         minute=chosen["minute"],
@@ -130,17 +143,18 @@ def read(expr: str, dialect: str = "duly") -> Expression:
     )
 
 
-def check_text(expr: str) -> None:
+def check_text(expr: str, longest: int = LONGEST) -> None:
     """Refuse what no schedule may be: empty, too long, or with characters outside printable ASCII."""
-    if len(expr) > LONGEST:
+    if len(expr) > longest:
         raise ScheduleError(
-            f"an expression of {len(expr):,} characters; at most {LONGEST:,} are read", expr=expr[:60] + "..."
+            f"an expression of {len(expr):,} characters; at most {longest:,} are read", expr=expr[:60] + "..."
         )
     if not expr.strip(" \t"):
         raise ScheduleError(
             "the expression is empty", expr=expr, hint='five fields, such as "0 2 * * *", or @daily'
         )
-    odd = re.search(r"[^\t -~]", expr)
+    # The plain test is fast; only where it fails is the place looked for.
+    odd = None if expr.isascii() and expr.isprintable() else re.search(r"[^\t -~]", expr)
     if odd:
         raise ScheduleError(
             f"{odd.group()!a} is not part of any schedule",
@@ -185,8 +199,11 @@ def _limited_years(years: Values | None) -> Values | None:
 class _Field:
     """Reads one field; knows where it stands, so that every refusal has its column."""
 
-    def __init__(self, expr: str, words: list[tuple[str, int]], n: int, part: Part, dialect: str) -> None:
+    def __init__(
+        self, expr: str, words: list[tuple[str, int]], n: int, part: Part, dialect: str, last: bool
+    ) -> None:
         self.expr, self.words, self.n, self.part, self.dialect = expr, words, n, part, dialect
+        self.last = last
         self.plain: set[int] = set()
         self.from_last: set[int] = set()
         self.nearest: set[int] = set()
@@ -217,6 +234,9 @@ class _Field:
             self.refuse("an empty place in the list", at, "remove the comma that has nothing beside it")
         if self.special(item, at):
             return
+        if item[0] == "H" and self.dialect == "duly":
+            self.slot(item, at)
+            return
         body, slash, step_text = item.partition("/")
         step = self.step(step_text, at + len(body) + 1) if slash else 1
         if body == "*" or (body == "?" and self.allows_question_mark()):
@@ -231,6 +251,26 @@ class _Field:
             self.plain.update(self.open_range(low, step, at))
         else:
             self.plain.add(low)
+
+    def slot(self, item: str, at: int) -> None:
+        """``H`` and its forms; what they mean for a name is told by ``slots.py``."""
+        found = SLOT.fullmatch(item)
+        if found is None:
+            self.refuse(f"{_clip(item)!r} is no hash slot", at, "H, H/15, H(0-7) or H(9-16)/2")
+        low, high = self.part.slots
+        if found["low"]:
+            low = self.value(found["low"], at + 2)
+            high = min(self.value(found["high"], at + found.start("high")), self.part.high)
+            self.closed_range(low, high, 1, f"{low}-{high}", at + 2)
+        step = self.step(found["step"], at + found.start("step")) if found["step"] else high - low + 1
+        size = min(step, high - low + 1)
+        start = low + size - 1 if self.last else low
+        if found["place"]:
+            start = int(found["place"])
+            if not low <= start < low + size:
+                bounds = f"from {low} to {low + size - 1}"
+                self.refuse(f"{start} is no place of this slot", at + found.start("place"), bounds)
+        self.plain.update(range(start, high + 1, step) if found["step"] else (start,))
 
     def allows_question_mark(self) -> bool:
         return self.dialect != "vixie" and self.part in (_DAY, _WEEKDAY, _QUARTZ_WEEKDAY)

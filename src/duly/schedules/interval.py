@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
+from math import gcd
 from typing import Any, ClassVar
 
 from duly.clock import text as instant_text
 from duly.errors import ScheduleError
+from duly.schedules import masks
 from duly.schedules.base import EARLIEST, LATEST, SECOND, Schedule, instant, micros
+from duly.schedules.masks import Grid
 
 MILLISECOND = 1_000
 SHORTEST = 100 * MILLISECOND
@@ -61,6 +64,14 @@ class Interval(Schedule):
     def text(self) -> str:
         return f"every {self._duration()}"
 
+    def written(self) -> str:
+        return self._form(None, inside=True)
+
+    def _form(self, zone: str | None, *, inside: bool) -> str:
+        if self._anchor is None or not inside:
+            return self.text()
+        return f"{self.text()} since {instant_text(self.anchor)}"
+
     def words(self) -> str:
         count, unit = self._in_units()
         name = _NAMES[unit]
@@ -95,6 +106,15 @@ class Interval(Schedule):
         k = -((origin - at) // self._step) - 1
         found = origin + k * self._step
         return found if k >= 1 and found >= EARLIEST else None
+
+    def _resolution(self) -> int:
+        return gcd(self._step, self._origin())
+
+    def _mask(self, grid: Grid, chunk: int) -> int:
+        step = self._step // grid.unit
+        first = (self._origin() + self._step - grid.begin(chunk)) // grid.unit
+        first = first if first >= 0 else first % step
+        return masks.comb(step, grid.size) << first & ((1 << grid.size) - 1) if first < grid.size else 0
 
     def _count(self, lo: int, hi: int) -> int:
         origin = self._origin()

@@ -17,6 +17,9 @@ from collections.abc import Callable, Sequence
 from datetime import date
 from functools import lru_cache
 from itertools import accumulate
+from typing import Protocol
+
+from duly.schedules.masks import positions
 
 DAY = 86_400
 UNIX_DAY = date(1970, 1, 1).toordinal()
@@ -54,6 +57,16 @@ def _calendar(kind: int, rule: DayRule) -> array[int]:
         days.extend(begin + day - 1 for day in sorted(rule(month, length, weekday)))
         begin, weekday = begin + length, (weekday + length) % 7
     return days
+
+
+class DateSet(Protocol):
+    """Dates that can be counted: ``locate`` and ``select`` undo each other."""
+
+    def locate(self, ordinal: int) -> tuple[int, bool]:
+        """How many members lie before that day (proleptic ordinal), and whether it is one."""
+
+    def select(self, k: int) -> int | None:
+        """The member with exactly ``k`` before it, as an ordinal; None beyond either end."""
 
 
 class Dates:
@@ -133,6 +146,17 @@ class DayTimes:
         minute, second = divmod(rest, len(self._seconds))
         return self._hours[hour] * 3600 + self._minutes[minute] * 60 + self._seconds[second]
 
+    def mask(self) -> int:
+        """The members as bits of a day."""
+        minute = positions(self._seconds)
+        hour = 0
+        for place in self._minutes:
+            hour |= minute << place * 60
+        day = 0
+        for place in self._hours:
+            day |= hour << place * 3600
+        return day
+
     def within(self, lo: int, hi: int) -> list[int]:
         """The members in ``[lo, hi)``."""
         hours = [hour * 3600 for hour in self._hours if lo - 3600 < hour * 3600 < hi]
@@ -149,10 +173,12 @@ def _below(values: Sequence[int], end: int) -> tuple[int, ...]:
 class WallTimes:
     """The set itself: every chosen second of every chosen date."""
 
-    __slots__ = ("_dates", "_times", "_total")
+    __slots__ = ("_dates", "_day", "_masks", "_times", "_total")
 
-    def __init__(self, dates: Dates, times: DayTimes) -> None:
+    def __init__(self, dates: DateSet, times: DayTimes) -> None:
         self._dates, self._times, self._total = dates, times, times.total
+        self._day: int | None = None
+        self._masks: dict[tuple[int, int, int], int] = {}
 
     def rank(self, local: int) -> int:
         """How many members lie before ``local``."""
@@ -174,6 +200,28 @@ class WallTimes:
                 begin = day * DAY
                 seconds = self._times.within(max(lo - begin, 0), min(hi - begin, DAY))
                 found.extend(begin + second for second in seconds)
+        return found
+
+    def mask(self, lo: int, hi: int) -> int:
+        """The members in ``[lo, hi)``, a bit each, counted from ``lo``; at most a few days."""
+        days = range(lo // DAY, (hi - 1) // DAY + 1)
+        chosen = positions(n for n, day in enumerate(days) if self._dates.locate(day + UNIX_DAY)[1])
+        key = (lo % DAY, hi - lo, chosen)
+        known = self._masks.get(key)
+        if known is None:
+            if len(self._masks) > 64:
+                self._masks.clear()
+            known = self._masks[key] = self._laid(days, chosen) >> key[0] & ((1 << key[1]) - 1)
+        return known
+
+    def _laid(self, days: range, chosen: int) -> int:
+        """The chosen ones of those days, one after the other."""
+        if self._day is None:
+            self._day = self._times.mask()
+        found = 0
+        for n in range(len(days)):
+            if chosen >> n & 1:
+                found |= self._day << n * DAY
         return found
 
 

@@ -22,20 +22,24 @@ _LISTED = 6
 def expression(of: Expression) -> str:
     """One sentence without a full stop: when in the day, then on which days."""
     days = _days(of)
-    return f"{_times(of)}{days}" if days else f"{_times(of)} every day"
+    if days:
+        return f"{_times(of)}{days}"
+    return f"{_times(of)} every day" if len(of.hour.plain) < 24 else _times(of)
 
 
 def _times(of: Expression) -> str:
-    total = len(of.hour.plain) * len(of.minute.plain) * len(of.second.plain)
-    if total <= _LISTED:
-        return "at " + _listed([_clock(h, m, s, of) for h, m, s in _all_times(of)])
-    parts = []
-    if of.second.plain != {0}:
-        parts.append(_field("second", of.second, 60))
-    parts.append(_field("minute", of.minute, 60))
+    if len(of.hour.plain) * len(of.minute.plain) * len(of.second.plain) <= _LISTED:
+        return "at " + listed([_clock(h, m, s, of) for h, m, s in _all_times(of)])
+    minutes_matter = len(of.minute.plain) < 60
+    if of.second.plain == {0}:
+        found = _often("minute", of.minute, 60)
+    else:
+        found = _often("second", of.second, 60) + (
+            f" in {_which('minute', of.minute)}" if minutes_matter else ""
+        )
     if len(of.hour.plain) < 24:
-        parts.append(f"in {_field('hour', of.hour, 24)}")
-    return " of ".join(parts) if len(of.hour.plain) == 24 else " of ".join(parts[:-1]) + f" {parts[-1]}"
+        return f"{found} in {_which('hour', of.hour)}"
+    return found if found.startswith("every") else f"{found} of every hour"
 
 
 def _all_times(of: Expression) -> Iterator[tuple[int, int, int]]:
@@ -49,22 +53,36 @@ def _clock(hour: int, minute: int, second: int, of: Expression) -> str:
     return f"{hour:02}:{minute:02}" if of.second.plain == {0} else f"{hour:02}:{minute:02}:{second:02}"
 
 
-def _field(name: str, values: Values, size: int) -> str:
+def _often(name: str, values: Values, size: int) -> str:
+    """``every minute``, ``every 5 minutes``, ``at minute 20``."""
     if len(values.plain) == size:
         return f"every {name}"
-    if len(values.plain) <= _LISTED:
-        return f"{name} {_listed([str(value) for value in sorted(values.plain)])}"
-    return f"every {name} of {values.text}"
+    step = values.text.removeprefix("*/")
+    if step != values.text and step.isdigit() and size % int(step) == 0:
+        return f"every {step} {name}s"
+    return f"at {_which(name, values)}"
+
+
+def _which(name: str, values: Values) -> str:
+    """``hour 8``, ``hours 8 and 17``, ``hours 8-18``, ``every 2nd hour``."""
+    if len(values.plain) == 1:
+        return f"{name} {min(values.plain)}"
+    if len(values.plain) <= _LISTED and "*" not in values.text:
+        return f"{name}s {listed([str(value) for value in sorted(values.plain)])}"
+    step = values.text.removeprefix("*/")
+    return f"every {_nth(int(step))} {name}" if step.isdigit() else f"{name}s {values.text}"
 
 
 def _days(of: Expression) -> str:
-    by_day = _by_day(of.day)
-    by_weekday = _by_weekday(of.weekday)
-    both = [words for words in (by_day, by_weekday) if words]
-    joined = (" that is also " if of.both_days else " or ").join(both)
-    parts = [f" on {joined}" if joined else ""]
+    both = [words for words in (_by_day(of.day), _by_weekday(of.weekday)) if words]
+    joined = (", if that is also " if of.both_days else " or ").join(both)
+    if len(both) == 2 and of.both_days:
+        joined = joined.replace("also on ", "also ")
+    parts = [f" {joined}" if joined else ""]
     if len(of.month.plain) < 12:
-        parts.append(f" in {_listed([_MONTHS[month - 1] for month in sorted(of.month.plain)])}")
+        parts.append(f" in {listed([_MONTHS[month - 1] for month in sorted(of.month.plain)])}")
+        if not joined:
+            parts.insert(0, " every day")
     if of.year is not None:
         parts.append(f" of the years {of.year.text}")
     return "".join(parts)
@@ -73,23 +91,37 @@ def _days(of: Expression) -> str:
 def _by_day(day: Values) -> str:
     if len(day.plain) == 31:
         return ""
-    found = [str(number) for number in sorted(day.plain)]
+    if len(day.plain) > _LISTED:
+        return f"on days {day.text} of the month"
+    found = [f"the {_nth(number)}" for number in sorted(day.plain)]
     for back in sorted(day.from_last):
-        found.append("the last day" if back == 0 else f"{back} before the last day")
+        found.append("the last day" if back == 0 else f"the day {back} before the last one")
     for number in sorted(day.nearest):
-        found.append(f"the working day nearest to {number}" if number else "the last working day")
-    return f"day {_listed(found)} of the month"
+        found.append(f"the working day nearest to the {_nth(number)}" if number else "the last working day")
+    return f"on {listed(found)} of the month"
 
 
 def _by_weekday(weekday: Values) -> str:
     if len(weekday.plain) == 7:
         return ""
+    names = {frozenset({1, 2, 3, 4, 5}): "weekdays", frozenset({0, 6}): "Saturdays and Sundays"}
     found = [_WEEKDAYS[number] for number in sorted(weekday.plain)]
-    found += [f"the {_ORDER[which]} {_WEEKDAYS[number]}" for number, which in sorted(weekday.nth)]
-    return _listed(found)
+    if weekday.plain in names:
+        found = [names[weekday.plain]]
+    found += [
+        f"the {_ORDER[which]} {_WEEKDAYS[number]} of the month" for number, which in sorted(weekday.nth)
+    ]
+    return f"on {listed(found)}"
 
 
-def _listed(words: list[str]) -> str:
+def _nth(number: int) -> str:
+    if number // 10 == 1:
+        return f"{number}th"
+    return f"{number}{ {1: 'st', 2: 'nd', 3: 'rd'}.get(number % 10, 'th') }"
+
+
+def listed(words: list[str]) -> str:
+    """``a``, ``a and b``, ``a, b and c``."""
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
 
 

@@ -7,8 +7,9 @@ give two answers for one occurrence. Instants are whole seconds since 1970-01-01
 from __future__ import annotations
 
 import os
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
+from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
 import tzdata  # type: ignore[import-untyped]
@@ -21,6 +22,9 @@ DAY = 86_400
 FIRST = -62_135_596_800 + 2 * DAY
 LAST = 253_402_300_799 - 2 * DAY
 
+# No zone changed its offset before 1800: until then it was the local time of its place (the first: 1835).
+BEGINNING = -5_364_662_400
+
 # Transitions are found by comparing offsets on this grid. The shortest time after which a zone has ever
 # gone back to its old offset is 601,200 s (Recife 2000, Gaza 2040), so nothing slips through
 # (held by tests/unit/schedules/test_zones.py over every zone of the package).
@@ -31,10 +35,17 @@ QUARTER = 900
 SPAN_BITS = 25
 SPAN = 1 << SPAN_BITS
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_SECOND = timedelta(seconds=1)
 _FOLDER = os.path.dirname(tzdata.__file__)
 
-Transition = tuple[int, int, int]
-"""When (UTC seconds), the offset before, the offset after (seconds east of Greenwich)."""
+
+class Transition(NamedTuple):
+    """A change of the clocks: when (UTC seconds), the offsets before and after (seconds east of Greenwich)."""
+
+    at: int
+    before: int
+    after: int
 
 
 class Zone:
@@ -64,7 +75,7 @@ class Zone:
         """Every change of offset in ``[lo, hi)``, oldest first."""
         if self.fixed is not None:
             return []
-        lo, hi = max(lo, FIRST), min(hi, LAST)
+        lo, hi = max(lo, BEGINNING), min(hi, LAST)
         spans = range(lo >> SPAN_BITS, (hi >> SPAN_BITS) + 1)
         return [found for span in spans for found in self._span(span) if lo <= found[0] < hi]
 
@@ -93,7 +104,7 @@ class Zone:
         """All changes in ``(left, right]``, where the offsets at both ends are known and differ."""
         at = self._first_change(left, right, before)
         then = self._offset(at)
-        first = [(at, _seconds(before), _seconds(then))]
+        first = [Transition(at, _seconds(before), _seconds(then))]
         return first if then == after else first + self._between(at, right, then, after)
 
     def _first_change(self, left: int, right: int, before: timedelta) -> int:
@@ -120,6 +131,12 @@ def zone(name: str) -> Zone:
     # The name is one that the package lists, so it cannot leave the package's folder.
     with open(os.path.join(_FOLDER, "zoneinfo", *name.split("/")), "rb") as file:
         return Zone(name, ZoneInfo.from_file(file, key=name))
+
+
+def changes(name: str, a: datetime, b: datetime) -> list[Transition]:
+    """The changes of the clocks of a zone in ``(a, b]``, oldest first; raises UnknownZone."""
+    lo, hi = ((at - _EPOCH) // _SECOND for at in (a, b))
+    return zone(name).transitions(lo + 1, hi + 1)
 
 
 def tzdata_version() -> str:
