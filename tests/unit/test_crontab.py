@@ -236,9 +236,11 @@ def test_a_percent_sign_ends_the_command_unless_it_is_escaped(
 def test_the_input_is_given_to_the_job_and_the_cut_is_pointed_out() -> None:
     entry = one("0 23 28-31 * * [ $(date -d +1day +%d) -eq 1 ] && month-end")
     assert entry.job.policy.task["stdin"] == "d) -eq 1 ] && month-end\n"
-    (caution,) = entry.warnings
-    assert caution.rule == "percent"
+    caution, last = entry.warnings
+    assert (caution.rule, last.rule) == ("percent", "last-day")
     assert "column 35" in caution.words
+    assert "never worked" in caution.words
+    assert '"0 23 L * *"' in last.words
 
 
 # ------------------------------------------------------------------ names
@@ -394,9 +396,12 @@ def test_the_place_of_a_file_tells_its_format() -> None:
     ],
 )
 def test_what_could_be_both_formats_is_asked(text: str) -> None:
-    with pytest.raises(DefinitionError) as caught:
-        reading(ANSWER + text)
-    assert (caught.value.line, caught.value.hint) == (2, "say --format system or --format user")
+    found = reading(ANSWER + text)
+    (refused,) = found.refused
+    assert (found.format, found.entries) == (None, ())
+    assert (refused.line, refused.column) == (2, 11)
+    assert refused.error.hint == "say --format system or --format user"
+    assert "the user who runs the command" in (refused.question or "")
 
 
 def test_a_users_crontab_is_known_without_being_asked() -> None:
@@ -449,7 +454,7 @@ def test_lines_that_are_no_crontab_are_refused_and_the_others_are_there() -> Non
 def test_an_anacrontab_is_recognised() -> None:
     found = reading(f"{ANSWER}START_HOURS_RANGE=3-22\n1 5 daily run a\n")
     assert "anacrontab" in found.refused[0].reason
-    assert [refused.line for refused in found.refused] == [2, 3]
+    assert [refused.line for refused in found.refused] == [3]
 
 
 def test_entries_that_were_switched_off_are_remarked_and_not_taken() -> None:

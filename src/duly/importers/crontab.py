@@ -1,4 +1,4 @@
-"""A crontab as jobs: read by the rules of Debian's (vixie) cron, with the answers that cron never asked for.
+"""A crontab as jobs: read as its own daemon reads it, with the answers that cron never asked for.
 
 Reading never writes anything and never guesses: what cannot be kept is refused by its line, with what to do.
 Answers stand in comments, so cron itself still reads the file::
@@ -6,113 +6,50 @@ Answers stand in comments, so cron itself still reads the file::
     # duly-default: catchup=latest tz=Europe/Berlin      for all entries that follow
     # duly: name=report catchup=all grace=10m            for the entry directly below
 
-The rules are those of crontab(5) and of ``entry.c``, ``env.c`` and ``do_command.c`` of Debian's cron.
+The rules are those of crontab(5) and of ``entry.c``, ``env.c`` and ``do_command.c`` of Debian's cron; where
+cronie and the BSDs differ stands in ``daemons.py``.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from datetime import datetime
+from typing import Any, get_args
 
 from duly.errors import CatchupMissing, DefinitionError, DulyError, ScheduleError
-from duly.importers.commands import Cut, cut, name_of
-from duly.importers.directives import Directive, directive
-from duly.importers.lines import ASSIGNED, FIELD, Format, Split, format_of, is_account_name, split
-from duly.jobs import Job, make_job
-from duly.schedules import Schedule, parse
-from duly.schedules.base import EPOCH
+from duly.importers.cautions import differences, warnings
+from duly.importers.commands import cut, name_of
+from duly.importers.daemons import EXPRESSIONS, WHICH, honours_cron_tz, meant, unflagged
+from duly.importers.directives import Directive, directive, said_format
+from duly.importers.elsewhere import blocks, is_anacrontab, of_anacron
+from duly.importers.lines import (
+    ACCOUNT,
+    ASSIGNED,
+    FIELD,
+    Format,
+    Split,
+    format_of,
+    is_account_name,
+    is_certain,
+    split,
+)
+from duly.importers.reading import Caution, Dialect, Entry, Question, Reading, Refused, Remark
+from duly.importers.variables import CRON, SHELL, assignment
+from duly.jobs import make_job
+from duly.schedules import parse
 
 LARGEST = 1024 * 1024
 """The largest crontab that is read, in characters."""
 
-PATH = "/usr/bin:/bin"
-SHELL = "/bin/sh"
-
-_ENVIRONMENT = re.compile(
-    r"""[ \t]*(?P<quote>["']?)(?P<name>[^"'= \t]+)(?P=quote)[ \t]*=[ \t]*"""
-    r"""(?:"(?P<double>[^"]*)"|'(?P<single>[^']*)'|(?P<plain>(?!["']).*?))[ \t]*"""
-)
 _BLANKS = re.compile("[\u00a0\u1680\u2000-\u200b\u202f\u205f\u3000\ufeff]")
 _CATCHUP_HINT = (
     'write "# duly: catchup=all|latest|none" on the line above it, '
     'or "# duly-default: catchup=…" once for all entries that follow'
 )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Caution:
-    """Something about an entry that its author may not have meant, under the name of a rule."""
-
-    rule: Literal["or", "uneven", "percent"]
-    words: str
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Entry:
-    """One line that is a job. ``column`` is where its command begins; ``warnings`` are worth a look."""
-
-    line: int
-    column: int
-    schedule: str
-    zone: str
-    user: str | None
-    command: str
-    stdin: str | None
-    environment: Mapping[str, str]
-    warnings: tuple[Caution, ...]
-    job: Job
-
-    @property
-    def name(self) -> str:
-        """The name of its job."""
-        return self.job.name
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Refused:
-    """One line that is no job as it stands: what it says and why, and the question that is open, if one is."""
-
-    line: int
-    text: str
-    error: DulyError
-    question: str | None = None
-
-    @property
-    def column(self) -> int | None:
-        """Where in the line the fault is, 1-based."""
-        return self.error.column
-
-    @property
-    def reason(self) -> str:
-        """Why, in words."""
-        return self.error.message
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Remark:
-    """Something that was read in another way than cron reads it, or not taken over."""
-
-    line: int
-    column: int | None
-    words: str
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Reading:
-    """All that a crontab says: its jobs, its lines that need an answer, and remarks, each by line."""
-
-    file: str
-    format: Literal["user", "system"]
-    entries: tuple[Entry, ...]
-    refused: tuple[Refused, ...]
-    notes: tuple[Remark, ...]
-
-    @property
-    def jobs(self) -> tuple[Job, ...]:
-        """The jobs of the entries, in the order of the file."""
-        return tuple(entry.job for entry in self.entries)
+_CATCHUP = "if nobody was up when it fell due, does a missed run's work still need to happen later?"
+_SHELL_KEYS = ("cwd", "output_limit", "ok_codes")
 
 
 def read(
@@ -121,22 +58,56 @@ def read(
     file: str,
     format: Format = "auto",
     zone: str = "UTC",
+    dialect: Dialect | None = None,
+    catchup: str | None = None,
+    comparing: bool = False,
+    at: datetime | None = None,
     accounts: Callable[[str], bool] | None = None,
 ) -> Reading:
     """What a crontab declares. ``file`` is named in messages and is the jobs' source.
 
     ``format`` is ``user`` (five fields and a command), ``system`` (a user between them), or ``auto``: the
     place of the file and the sixth word decide, and a case that is not clear is refused. ``zone`` is where
-    entries without ``tz`` or ``CRON_TZ`` are read in. ``accounts`` tells whether a word is a user's name.
-    Raises DefinitionError for a file that cannot be read at all; a bad line is in ``refused``.
+    entries without ``tz`` or ``CRON_TZ`` are read in. ``dialect`` is whose reading is meant; without one the
+    rules are Debian's, and ``catchup`` answers for entries that do not. ``comparing`` is for a file that a
+    daemon reads until now: each entry lists what that one does otherwise (from ``at`` on for changes of the
+    clocks), and where the daemons differ it must be known which one. ``accounts`` tells whether a word is a
+    user's name. Raises DefinitionError for a file that cannot be read at all; a bad line is in ``refused``.
     """
     text, remarks = _decoded(content, file)
     lines = [line.removesuffix("\r") for line in text.split("\n")]
-    chosen = format_of(lines, file, format, accounts or is_account_name)
-    reader = _Reader(file=file, system=chosen == "system", zone=zone, remarks=remarks)
+    alien = is_anacrontab(lines, file)
+    if format == "auto":
+        format = said_format(lines) or format
+    try:
+        chosen = "user" if alien else format_of(lines, file, format, accounts or is_account_name)
+    except Question as open_one:
+        return _unread(file, lines, open_one, remarks, dialect)
+    reader = _Reader(
+        file=file,
+        system=chosen == "system",
+        zone=zone,
+        remarks=remarks,
+        dialect=dialect,
+        comparing=comparing,
+        at=at,
+    )
+    reader.defaults.update({} if catchup is None else {"catchup": catchup})
+    reader.blocks = blocks(lines)
     for number, line in enumerate(lines, start=1):
-        reader.line(number, line)
+        reader.line(number, line, alien=alien)
     return reader.reading()
+
+
+def _unread(
+    file: str, lines: Sequence[str], open_one: Question, remarks: list[Remark], dialect: Dialect | None
+) -> Reading:
+    """Not even the format is known, so no line can be read."""
+    number = open_one.error.line or 1
+    refused = Refused(line=number, text=lines[number - 1], error=open_one.error, question=open_one.asked)
+    return Reading(
+        file=file, format=None, dialect=dialect, entries=(), refused=(refused,), notes=tuple(remarks)
+    )
 
 
 def _decoded(content: str | bytes, file: str) -> tuple[str, list[Remark]]:
@@ -173,19 +144,34 @@ def _decoded(content: str | bytes, file: str) -> tuple[str, list[Remark]]:
 class _Reader:
     """Goes through a file once and keeps what cron keeps: the environment so far, and the answers so far."""
 
-    def __init__(self, *, file: str, system: bool, zone: str, remarks: list[Remark]) -> None:
+    def __init__(
+        self,
+        *,
+        file: str,
+        system: bool,
+        zone: str,
+        remarks: list[Remark],
+        dialect: Dialect | None,
+        comparing: bool,
+        at: datetime | None,
+    ) -> None:
         self.file, self.system, self.own_zone = file, system, zone
         self.remarks = remarks
+        self.dialect, self.comparing, self.at = dialect, comparing, at
         self.zone = zone
         self.lost_zone: int | None = None
-        self.environment: dict[str, str] = {"SHELL": SHELL, "PATH": PATH}
+        self.open_zone = self.said_zone = False
+        self.unzoned: int | None = None
+        self.environment: dict[str, str] = dict(CRON)
+        self.mailto = self.delay = ""
         self.defaults: dict[str, Any] = {}
+        self.blocks: Mapping[int, str] = {}
         self.pending: list[tuple[int, str, Directive]] = []
         self.found: list[_Found] = []
         self.refused: list[Refused] = []
 
-    def line(self, number: int, line: str) -> None:
-        """Read one line."""
+    def line(self, number: int, line: str, *, alien: bool = False) -> None:
+        """Read one line; ``alien`` tells that the entries are those of an anacrontab."""
         stripped = line.strip(" \t")
         try:
             if stripped.startswith("#"):
@@ -195,20 +181,22 @@ class _Reader:
             elif ASSIGNED.match(line):
                 self.orphans()
                 self.assignment(number, line)
+            elif alien:
+                self.pending.clear()
+                raise of_anacron(line)
             else:
                 self.entry(number, line)
+        except Question as open_one:
+            self.refuse(number, line, open_one.error, open_one.asked if self.comparing else None)
         except DulyError as error:
             self.refuse(number, line, error)
 
-    def refuse(self, number: int, line: str, error: DulyError) -> None:
+    def refuse(self, number: int, line: str, error: DulyError, question: str | None = None) -> None:
         """Keep the refusal of a line, with its place and, where an answer is open, the question."""
         error.file, error.line = self.file, number
-        question = None
         if isinstance(error, CatchupMissing):
             error.hint = _CATCHUP_HINT
-            question = (
-                "if nobody was up when it fell due, does a missed run's work still need to happen later?"
-            )
+            question = _CATCHUP
         self.refused.append(Refused(line=number, text=line, error=error, question=question))
 
     def remark(self, number: int, words: str, column: int | None = None) -> None:
@@ -232,11 +220,20 @@ class _Reader:
                 self.remark(number, "an entry that is commented out; not taken over")
         elif said.for_all:
             self.orphans()
-            if "tz" in said.values:
-                self.zone, self.lost_zone = str(said.values["tz"]), None
-            self.defaults.update({key: value for key, value in said.values.items() if key != "tz"})
+            self.answered(dict(said.values))
         else:
             self.pending.append((number, line, said))
+
+    def answered(self, values: dict[str, Any]) -> None:
+        """Answers for all entries that follow."""
+        if "tz" in values:
+            self.zone, self.lost_zone, self.said_zone = str(values.pop("tz")), None, True
+        values.pop("format", None)  # answered before the first line was read
+        if "environment" in values:
+            self.environment = dict(CRON) if values.pop("environment") == "cron" else {}
+        if values.get("dialect") in get_args(Dialect):
+            self.dialect = values.pop("dialect")
+        self.defaults.update(values)
 
     def disabled(self, line: str) -> bool:
         """Is this comment an entry that somebody switched off?"""
@@ -250,79 +247,116 @@ class _Reader:
         return True
 
     def assignment(self, number: int, line: str) -> None:
-        """A line ``NAME = value``, quoted as cron takes it: no variable in it is expanded."""
-        found = _ENVIRONMENT.fullmatch(line)
-        if found is None:
-            raise DefinitionError(
-                "this assignment cannot be read: a quote is left open, or something follows the closing one",
-                column=line.find("=") + 2,
-                hint="quote the whole value, or nothing of it",
-            )
-        name = found["name"]
-        value = next(v for v in (found["double"], found["single"], found["plain"]) if v is not None)
-        if "\0" in value:
-            raise DefinitionError("a NUL character cannot stand in a variable", column=line.find("\0") + 1)
-        self.special(number, line, name, value)
-        if name != "LOGNAME":
-            self.environment[name] = value
-
-    def special(self, number: int, line: str, name: str, value: str) -> None:
-        """The variables that mean something to cron itself."""
-        if name == "START_HOURS_RANGE":
-            raise DefinitionError(
-                "this is an anacrontab: its lines begin with a period in days and a delay, not with five fields",
-                hint='write its lines as "@daily command", "@weekly command" with catchup=latest',
-            )
-        if name == "CRON_TZ":
-            self.cron_tz(number, line, value)
-        elif name == "MAILTO" and value.strip():
-            self.remark(number, f"nobody is mailed here; {value!r} is not taken over")
-        elif name == "LOGNAME":
+        """A line ``NAME = value``; some names mean something to cron itself."""
+        name, value = assignment(line)
+        if name == "CRON_TZ" and self.is_zone(number, line, value):
+            return
+        if name == "LOGNAME":
             self.remark(
                 number, "LOGNAME is the name of the user who runs the command; this line changes nothing"
             )
+            return
+        if name == "MAILTO":
+            self.mailto = value.strip()
+            if self.mailto:
+                self.remark(number, f"nobody is mailed here; {value!r} is not taken over")
         elif name == "RANDOM_DELAY":
+            self.delay = value if self.dialect == "cronie" else ""
             self.remark(number, "no random delay is added here; RANDOM_DELAY is an ordinary variable")
+        elif name == "START_HOURS_RANGE":
+            self.remark(number, "anacron's hours are not taken over")
+        self.environment[name] = value
 
-    def cron_tz(self, number: int, line: str, value: str) -> None:
-        self.zone, self.lost_zone = value or self.own_zone, None
+    def is_zone(self, number: int, line: str, value: str) -> bool:
+        """Is this ``CRON_TZ=`` the zone of the entries that follow? Else it is a variable like any other."""
+        if self.dialect is None and self.comparing and value not in ("", self.zone):
+            self.lost_zone, self.open_zone = number, True
+            error = DefinitionError(
+                "CRON_TZ sets the zone in cronie and in BSD's cron; to Debian's it is a plain variable",
+                column=line.find("=") + 2,
+                hint="say --dialect",
+            )
+            raise Question(error, WHICH)
+        if self.dialect is not None and not honours_cron_tz(self.dialect):
+            self.remark(number, "to Debian's cron CRON_TZ is a plain variable; the zone stays what it was")
+            return False
+        self.zone, self.lost_zone, self.open_zone = value or self.own_zone, None, False
+        self.said_zone = bool(value)
         try:
             parse("@daily", self.zone)
         except DulyError as error:
             self.lost_zone = number
             error.column = line.find("=") + 2
             raise
-        self.remark(number, "CRON_TZ holds for the entries that follow; Debian's own cron would ignore it")
+        if self.dialect is None:
+            self.remark(
+                number, "CRON_TZ holds for the entries that follow; Debian's own cron would ignore it"
+            )
+        return True
 
     def entry(self, number: int, line: str) -> None:
         """A schedule and a command, with the answers that stand above."""
         pending, self.pending = self.pending, []
-        parts = split(line)
+        line, taken, odd = self.unlogged(line)
+        parts = split(line, taken)
         self.check_blanks(parts)
-        if self.lost_zone is not None:
-            raise DefinitionError(
-                f"its time zone is not known: CRON_TZ of line {self.lost_zone} cannot be read",
-                hint="correct that line",
-            )
+        self.check_zone()
         answers = _answers(pending)
+        if not self.said_zone and "tz" not in answers and self.unzoned is None:
+            self.unzoned = number
         zone = str(answers.pop("tz", self.zone))
-        dialect = str(answers.get("dialect", self.defaults.get("dialect", "vixie")))
-        schedule = self.schedule(parts, zone, dialect)
-        user, rest, at = self.user(parts)
+        schedule, dialect, more = self.schedule(parts, zone, answers)
+        user, rest, at = self.user(parts, answers)
+        command, flags = unflagged(rest, at + 1, self.dialect)
         self.found.append(
             _Found(
                 line=number,
                 text=line,
-                column=at + 1,
-                parts=parts,
+                column=at + 1 + len(rest) - len(command),
                 schedule=schedule,
                 zone=zone,
                 user=user,
-                rest=rest,
+                rest=command,
                 environment=dict(self.environment),
-                answers={"dialect": "vixie", **self.defaults, **answers},
+                answers={**self.defaults, **answers, "dialect": dialect},
+                cautions=(*odd, *more, *flags, *self.looks_like_a_user(parts)),
+                block=self.blocks.get(number),
+                mailto=self.mailto,
+                delay=self.delay,
             )
         )
+
+    def check_zone(self) -> None:
+        """Nothing is guessed below a ``CRON_TZ`` that is not understood."""
+        if self.lost_zone is None:
+            return
+        error = DefinitionError(
+            f"its time zone is not known: CRON_TZ of line {self.lost_zone} cannot be read",
+            hint="correct that line",
+        )
+        if self.open_zone:
+            error = DefinitionError(
+                f"its time zone is not known: what CRON_TZ of line {self.lost_zone} means is open",
+                hint="say --dialect",
+            )
+            raise Question(error, WHICH)
+        raise error
+
+    def unlogged(self, line: str) -> tuple[str, int, list[Caution]]:
+        """Cronie takes a ``-`` in front of an entry: do not log it."""
+        start = len(line) - len(line.lstrip(" \t"))
+        if self.dialect != "cronie" or line[start : start + 1] != "-":
+            return line, start, []
+        words = "the - in front was taken off: cronie does not log that it ran"
+        return line, start + 1, [Caution(rule="flag", words=words)]
+
+    def looks_like_a_user(self, parts: Split) -> list[Caution]:
+        """A user's crontab by word, whose command begins with the name of an account."""
+        words = parts.rest.split()
+        if self.system or len(words) < 2 or not is_certain(words[0]):
+            return []
+        said = f"{words[0]!r} is read as the command; if it is the user, say --format system"
+        return [Caution(rule="format", words=said)]
 
     def check_blanks(self, parts: Split) -> None:
         """A blank that only looks like one is part of a word for cron."""
@@ -334,7 +368,8 @@ class _Reader:
                 hint="write an ordinary blank or a tab there",
             )
 
-    def schedule(self, parts: Split, zone: str, dialect: str) -> Schedule:
+    def schedule(self, parts: Split, zone: str, answers: Mapping[str, Any]) -> tuple[str, str, list[Caution]]:
+        """The schedule as it is meant, the dialect of its fields, and what is odd about it."""
         if parts.schedule.lower() == "@reboot":
             raise DefinitionError(
                 "@reboot names no instant, so nothing could be accounted for",
@@ -347,31 +382,43 @@ class _Reader:
                 column=parts.schedule_at + 1,
                 hint="correct it, or put # in front",
             )
+        said = answers.get("dialect", self.defaults.get("dialect", self.dialect))
+        daemon = said if said in get_args(Dialect) else None
+        text, cautions = parts.schedule, list[Caution]()
+        if said == daemon:
+            text, cautions = meant(parts.schedule, parts.schedule_at, daemon)
+        dialect = str(said) if daemon is None and said is not None else EXPRESSIONS[daemon or "vixie"]
         try:
-            return parse(parts.schedule, zone, dialect=dialect)
+            parse(text, zone, dialect=dialect)
         except ScheduleError as error:
             if error.column is not None:
                 error.column += parts.schedule_at
             raise
+        return text, dialect, cautions
 
-    def user(self, parts: Split) -> tuple[str | None, str, int]:
+    def user(self, parts: Split, answers: dict[str, Any]) -> tuple[str | None, str, int]:
         """The user of a system crontab, the command's text, and its place in the line."""
-        rest, at, user = parts.rest, parts.rest_at, None
+        rest, at = parts.rest, parts.rest_at
+        user: str | None = answers.pop("user", None)
         if self.system:
             found = FIELD.match(rest)
-            user = found.group() if found else None
+            column = found.group() if found else None
+            if column and not ACCOUNT.fullmatch(column):
+                raise DefinitionError(
+                    f"{column!r} is no user's name",
+                    column=at + 1,
+                    hint="a user stands between the fields and the command of a system crontab; "
+                    "if this is a user's, say --format user",
+                )
+            if user is not None:
+                raise DefinitionError("the user stands in the line already", hint="take user= out")
+            user = re.split(r"[:/]", column)[0] if column else None
             after = rest[found.end() :] if found else ""
             rest = after.lstrip(" \t")
             at += len(parts.rest) - len(rest)
         if not rest:
             wanted = "a user and a command" if self.system else "a command"
             raise DefinitionError(f"{wanted} must follow the schedule", column=len(parts.rest) + at + 1)
-        if rest.startswith("-"):
-            raise DefinitionError(
-                f"{rest.split()[0]!r} is a flag of some BSD crons and not a command",
-                column=at + 1,
-                hint="take it out",
-            )
         if "\0" in rest:
             raise DefinitionError(
                 "a NUL character cannot stand in a command", column=at + rest.find("\0") + 1
@@ -389,16 +436,49 @@ class _Reader:
                     raise DefinitionError(
                         f"line {lines[name]} is already named {name!r}", hint="a name belongs to one job"
                     )
-                entries.append(_entry(name, found, self.file))
+                entries.append(self.job(name, found))
                 lines[name] = found.line
             except DulyError as error:
                 self.refuse(found.line, found.text, error)
         return Reading(
             file=self.file,
             format="system" if self.system else "user",
+            dialect=self.dialect,
             entries=tuple(entries),
             refused=tuple(sorted(self.refused, key=lambda refused: refused.line)),
             notes=tuple(sorted(self.remarks, key=lambda remark: remark.line)),
+            blocks=tuple(dict.fromkeys(self.blocks.values())),
+            unzoned=self.unzoned,
+        )
+
+    def job(self, name: str, found: _Found) -> Entry:
+        """The entry with its job; raises the DulyError that says what is wrong with its answers."""
+        parts = cut(found.rest)
+        answers = {key: value for key, value in found.answers.items() if key != "name"}
+        shell = {key: answers.pop(key) for key in _SHELL_KEYS if key in answers}
+        job = make_job(
+            name,
+            schedule=found.schedule,
+            tz=found.zone,
+            source=self.file,
+            owner=owner(self.file, found.block),
+            task=_task(parts.command, parts.stdin, found.environment, found.user, shell),
+            **answers,
+        )
+        others = differences(job, mailto=found.mailto, delay=found.delay, at=self.at)
+        return Entry(
+            line=found.line,
+            column=found.column,
+            schedule=found.schedule,
+            zone=found.zone,
+            user=found.user,
+            command=parts.command,
+            stdin=parts.stdin,
+            environment=found.environment,
+            warnings=(*found.cautions, *warnings(job, parts, found.column, found.schedule)),
+            differences=tuple(others) if self.comparing else (),
+            block=found.block,
+            job=job,
         )
 
 
@@ -409,13 +489,21 @@ class _Found:
     line: int
     text: str
     column: int
-    parts: Split
-    schedule: Schedule
+    schedule: str
     zone: str
     user: str | None
     rest: str
     environment: dict[str, str]
     answers: dict[str, Any]
+    cautions: tuple[Caution, ...]
+    block: str | None
+    mailto: str
+    delay: str
+
+
+def owner(file: str, block: str | None) -> str:
+    """To whom a job of a crontab belongs: its file, or the generated block it stands in, wherever that is."""
+    return f"crontab:{file}" if block is None else f"crontab-block:{block}"
 
 
 def _answers(pending: list[tuple[int, str, Directive]]) -> dict[str, Any]:
@@ -447,52 +535,11 @@ def _named(found: list[_Found]) -> Iterator[tuple[str, _Found]]:
         yield name, entry
 
 
-def _entry(name: str, found: _Found, file: str) -> Entry:
-    """The job of an entry; raises the DulyError that says what is wrong with its answers."""
-    parts = cut(found.rest)
-    answers = {key: value for key, value in found.answers.items() if key != "name"}
-    shell: dict[str, Any] = {
-        key: answers.pop(key) for key in ("cwd", "output_limit", "ok_codes") if key in answers
-    }
-    job = make_job(
-        name,
-        schedule=found.parts.schedule,
-        tz=found.zone,
-        source=file,
-        task=_task(parts.command, parts.stdin, found.environment, found.user, shell),
-        **answers,
-    )
-    return Entry(
-        line=found.line,
-        column=found.column,
-        schedule=found.parts.schedule,
-        zone=found.zone,
-        user=found.user,
-        command=parts.command,
-        stdin=parts.stdin,
-        environment=found.environment,
-        warnings=tuple(_cautions(job, found, parts)),
-        job=job,
-    )
-
-
-def _cautions(job: Job, found: _Found, parts: Cut) -> Iterator[Caution]:
-    for note in job.schedule.notes(EPOCH, EPOCH):
-        if note.rule in ("or", "uneven"):
-            yield Caution(rule=note.rule, words=note.words)
-    if parts.at is not None:
-        yield Caution(
-            rule="percent",
-            words=f"cron ends the command at the bare % in column {found.column + parts.at} and feeds the rest "
-            r"to its input; write \% for a percent sign",
-        )
-
-
 def _task(
     command: str, stdin: str | None, environment: dict[str, str], user: str | None, more: Mapping[str, Any]
 ) -> dict[str, Any]:
     """The shell task of an entry: by ``/bin/sh -c``, or by the shell that the crontab names."""
-    shell = environment["SHELL"]
+    shell = environment.get("SHELL", SHELL)
     return {
         "kind": "shell",
         "command": command if shell == SHELL else [shell, "-c", command],
@@ -506,4 +553,4 @@ def _task(
     }
 
 
-__all__ = ["LARGEST", "Caution", "Entry", "Format", "Reading", "Refused", "Remark", "read"]
+__all__ = ["LARGEST", "Caution", "Entry", "Format", "Reading", "Refused", "Remark", "owner", "read"]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
 from duly.clock import parse as read_instant
 from duly.errors import DefinitionError
@@ -44,7 +44,7 @@ def directive(line: str) -> Directive | None:
         key, equals, text = word.partition("=")
         if not equals or not key:
             raise DefinitionError(f"{word!r} is no key=value", column=at, hint=_known(for_all))
-        if key not in _KEYS or (for_all and key in _OWN):
+        if key not in _KEYS or key in (_OWN if for_all else _COMMON):
             raise DefinitionError(
                 f"{key!r} is nothing that a directive answers", column=at, hint=_known(for_all)
             )
@@ -56,8 +56,22 @@ def directive(line: str) -> Directive | None:
     return Directive(for_all=for_all, values=values)
 
 
+def said_format(lines: Iterable[str]) -> Literal["user", "system"] | None:
+    """The format that a ``# duly-default:`` of the file answers, wherever it stands."""
+    for line in lines:
+        if "format=" not in line or not _COMMENT.fullmatch(line):
+            continue
+        try:
+            said = directive(line)
+        except DefinitionError:
+            continue  # it is refused where it stands
+        if said is not None and said.for_all and "format" in said.values:
+            return "system" if said.values["format"] == "system" else "user"
+    return None
+
+
 def _known(for_all: bool) -> str:
-    return "known ones: " + ", ".join(sorted(set(_KEYS) - (_OWN if for_all else set())))
+    return "known ones: " + ", ".join(sorted(set(_KEYS) - (_OWN if for_all else _COMMON)))
 
 
 def _words(text: str, start: int) -> list[tuple[str, int]]:
@@ -93,6 +107,32 @@ def _tags(text: str) -> tuple[str, ...]:
     return tuple(part for part in text.split(",") if part)
 
 
+def _backoff(text: str) -> dict[str, Any]:
+    found = re.fullmatch(r"([0-9.]+),([0-9.]+),([0-9.]+)(,steady)?", text)
+    if found is None:
+        raise ValueError("write first,factor,limit in seconds, and ,steady for one without jitter")
+    first, factor, limit = (float(number) for number in found.groups()[:3])
+    return {"first": first, "factor": factor, "limit": limit, "jitter": found[4] is None}
+
+
+def _dialect(text: str) -> str:
+    return _one_of(text, "vixie", "cronie", "bsd", "duly")
+
+
+def _format(text: str) -> str:
+    return _one_of(text, "user", "system")
+
+
+def _environment(text: str) -> str:
+    return _one_of(text, "cron", "none")
+
+
+def _one_of(text: str, *known: str) -> str:
+    if text not in known:
+        raise ValueError(f"one of {', '.join(known)} is needed")
+    return text
+
+
 def _instant(text: str) -> datetime:
     return read_instant(text)
 
@@ -108,9 +148,10 @@ _KEYS: Mapping[str, Callable[[str], Any]] = {
     "on_resume": str,
     "dst_gap": str,
     "dst_fold": str,
-    "dialect": str,
+    "dialect": _dialect,
     "mechanism": str,
     "lease": str,
+    "backoff": _backoff,
     "max_attempts": _number,
     "on_lost": str,
     "max_lost": _number,
@@ -120,9 +161,14 @@ _KEYS: Mapping[str, Callable[[str], Any]] = {
     "tags": _tags,
     "start": _instant,
     "end": _instant,
+    "environment": _environment,
+    "format": _format,
+    "user": str,
     "cwd": str,
     "output_limit": _number,
     "ok_codes": _numbers,
 }
-_OWN = {"name", "start", "end"}
+_OWN = {"name", "start", "end", "user"}
 """What only one entry can answer."""
+_COMMON = {"environment", "format"}
+"""What only all entries that follow can be told."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from duly.errors import DefinitionError
+from duly.importers.reading import Question
 
 Format = Literal["user", "system", "auto"]
 
@@ -15,6 +16,8 @@ _CERTAIN = frozenset({"root", "nobody", "daemon", "operator", "www-data"})
 """Accounts that no command is named after; one is enough to see that a user stands in the lines."""
 
 _COMMANDS = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
+ACCOUNT = re.compile(r"[A-Za-z_][A-Za-z0-9_.@-]*\$?(:[A-Za-z0-9_.-]+)?(/[A-Za-z0-9_.-]+)?")
+"""A user of a system crontab; BSD's cron takes a group and a login class behind it."""
 FIELD = re.compile(r"[^ \t]+")
 ASSIGNED = re.compile(r"""[ \t]*["']?[A-Za-z_][A-Za-z0-9_]*["']?[ \t]*=""")
 """How a line begins that sets a variable."""
@@ -30,9 +33,9 @@ class Split:
     rest_at: int
 
 
-def split(line: str) -> Split:
-    """The schedule and the rest of an entry's line, which may be empty."""
-    start = len(line) - len(line.lstrip(" \t"))
+def split(line: str, start: int = 0) -> Split:
+    """The schedule and the rest of an entry's line, which may be empty; it begins at ``start`` or later."""
+    start += len(line[start:]) - len(line[start:].lstrip(" \t"))
     fields = 1 if line[start : start + 1] == "@" else 5
     end = start
     for found, _ in zip(FIELD.finditer(line, start), range(fields), strict=False):
@@ -50,8 +53,8 @@ def is_entry(line: str) -> bool:
 def format_of(
     lines: list[str], file: str, asked: Format, is_account: Callable[[str], bool]
 ) -> Literal["user", "system"]:
-    """Which of the two formats a file has; refuses what could be both."""
-    if asked != "auto":
+    """Which of the two formats a file has; raises Question for one that could be both."""
+    if asked == "user" or asked == "system":
         return asked
     if re.search(r"(^|/)etc/(crontab$|cron\.d/)", file):
         return "system"
@@ -65,13 +68,20 @@ def format_of(
         return "system"
     if not certain and not everywhere:
         return "user"
-    number, word = certain[0] if certain else (sixth[0][0], sixth[0][1][0])
-    raise DefinitionError(
-        f"is {word!r} the user who runs the command (a system crontab) or the command (a user's crontab)?",
-        file=file,
-        line=number,
-        hint="say --format system or --format user",
+    first, word = certain[0] if certain else (sixth[0][0], sixth[0][1][0])
+    open_one = (
+        f"is {word!r} the user who runs the command (a system crontab) or the command (a user's crontab)?"
     )
+    at = dict(numbered)[first].rest_at
+    error = DefinitionError(
+        open_one, file=file, line=first, column=at + 1, hint="say --format system or --format user"
+    )
+    raise Question(error, open_one)
+
+
+def is_certain(word: str) -> bool:
+    """Is this the name of an account after which no command is called?"""
+    return word in _CERTAIN
 
 
 def is_account_name(word: str) -> bool:

@@ -1,0 +1,230 @@
+"""Jobs as a crontab: the other way round, so that reading what was written gives the same jobs.
+
+What cannot be written so is left out, with the reason; nothing is written that would read back otherwise.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from inspect import signature
+from typing import Any
+
+from duly.errors import DulyError
+from duly.importers.commands import cut
+from duly.importers.crontab import read
+from duly.importers.variables import CRON, SHELL, assigned
+from duly.jobs import OWN_OVERLAP, Backoff, make_policy
+from duly.schedules import parse
+
+_HEAD = (
+    "# Written by `duly export crontab`; `duly import crontab` reads it back. The comments hold what cron cannot say.",
+    "# duly-default: dialect=duly format=user",
+)
+_PLAIN = ("grace", "catchup_window", "on_resume", "mechanism", "lease", "max_attempts", "on_lost", "max_lost",
+          "timeout", "queue", "priority")  # fmt: skip
+_USUAL = {name: each.default for name, each in signature(make_policy).parameters.items()}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Promise:
+    """A job as the ledger keeps it: its name, its state, and the JSON of its definition."""
+
+    name: str
+    state: str
+    definition: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Left:
+    """A job that is not in the text, and why."""
+
+    name: str
+    reason: str
+
+    def document(self) -> dict[str, str]:
+        """The same as JSON."""
+        return {"name": self.name, "reason": self.reason}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Written:
+    """A crontab, and what could not be written into it."""
+
+    text: str
+    left_out: tuple[Left, ...]
+
+    def document(self) -> dict[str, Any]:
+        """The same as JSON."""
+        return {"text": self.text, "left_out": [each.document() for each in self.left_out]}
+
+
+class _Unwritable(Exception):
+    """Why a job cannot stand in a crontab."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Lines:
+    """What one job needs: its zone, its variables, and its lines."""
+
+    name: str
+    zone: str
+    base: str
+    variables: tuple[str, ...]
+    lines: tuple[str, ...] = field(default=())
+
+    @property
+    def heading(self) -> list[str]:
+        return [f"# duly-default: environment={self.base}", f"CRON_TZ={self.zone}", *self.variables]
+
+
+def written(promises: Iterable[Promise]) -> Written:
+    """The jobs that cron can have as one user's crontab, by zone and variables; the others with the reason."""
+    kept: list[_Lines] = []
+    left: list[Left] = []
+    for promise in promises:
+        try:
+            kept.append(_checked(promise))
+        except _Unwritable as error:
+            left.append(Left(name=promise.name, reason=str(error)))
+    kept.sort(key=lambda one: (one.base, len(one.variables), one.variables, one.zone, one.name))
+    return Written(text=_text(kept), left_out=tuple(left))
+
+
+def _text(kept: Sequence[_Lines]) -> str:
+    lines = list(_HEAD)
+    heading: list[str] = []
+    for one in kept:
+        if one.heading != heading:
+            heading = one.heading
+            lines += ["", *heading]
+        lines += ["", *one.lines]
+    return "\n".join(lines) + "\n"
+
+
+def _checked(promise: Promise) -> _Lines:
+    """The lines of a job, once they have been read back and gave the same job."""
+    one = _lines(promise)
+    found = read(_text([one]), file="crontab")
+    if found.refused:
+        raise _Unwritable(f"it would not be read back: {found.refused[0].reason}")
+    if len(found.jobs) != 1 or found.jobs[0].definition() != promise.definition:
+        raise _Unwritable("it would be read back as something else")
+    return one
+
+
+def _lines(promise: Promise) -> _Lines:
+    if promise.state != "active":
+        raise _Unwritable(f"it is {promise.state}, which a crontab cannot say")
+    definition = promise.definition
+    policy = definition["policy"]
+    task = policy["task"]
+    if task["kind"] != "shell":
+        raise _Unwritable(f"it runs the Python task {task.get('name')}, not a command")
+    if definition["args"]:
+        raise _Unwritable("it has arguments, which a crontab cannot hold")
+    schedule, answers = _schedule(definition["schedule"])
+    environment = dict(task["env"] or {})
+    base = "cron" if environment.items() >= CRON.items() or set(environment) >= set(CRON) else "none"
+    answers = {
+        "name": promise.name,
+        **answers,
+        **_policy(policy),
+        **_command_answers(task),
+        **({"tags": ",".join(definition["tags"])} if definition["tags"] else {}),
+    }
+    said = " ".join(f"{key}={shlex.quote(str(value))}" for key, value in answers.items())
+    return _Lines(
+        name=promise.name,
+        zone=definition["schedule"].get("zone") or definition["schedule"].get("of", {}).get("zone") or "UTC",
+        base=base,
+        variables=_variables(environment, CRON if base == "cron" else {}),
+        lines=(f"# duly: {said}", f"{schedule} {_command(task, environment)}"),
+    )
+
+
+def _schedule(rule: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """The five fields or nickname, and the answers that belong to them."""
+    answers: dict[str, Any] = {}
+    if rule["kind"] == "bounded":
+        answers = {name: rule[name] for name in ("start", "end") if rule[name] is not None}
+        rule = rule["of"]
+    if rule["kind"] != "cron":
+        raise _Unwritable(f"cron has no schedule of the kind {rule['kind']}")
+    try:
+        parse(rule["expr"], rule["zone"], dialect="vixie")
+    except DulyError as error:
+        raise _Unwritable(f"cron cannot read {rule['expr']!r}: {error.message}") from None
+    if rule["dialect"] != "duly":
+        answers["dialect"] = rule["dialect"]
+    if rule["gap"] != "run-after":
+        answers["dst_gap"] = rule["gap"]
+    if rule["fold"] != "first":
+        answers["dst_fold"] = rule["fold"]
+    return rule["expr"], answers
+
+
+def _policy(policy: Mapping[str, Any]) -> dict[str, Any]:
+    """The answers that differ from what a job has without them."""
+    answers = {"catchup": policy["catchup"]}
+    if policy["overlap"] != OWN_OVERLAP[policy["catchup"]]:
+        answers["overlap"] = policy["overlap"]
+    if policy["catchup_limit"] != (10 if policy["overlap"] == "allow" else 1):
+        answers["catchup_limit"] = policy["catchup_limit"]
+    for name in _PLAIN:
+        if policy[name] != _USUAL[name]:
+            value = policy[name]
+            answers[name] = f"{value:g}" if isinstance(value, float) and value == round(value, 6) else value
+    backoff = dict(policy["backoff"])
+    if backoff != {name: getattr(Backoff(), name) for name in backoff}:
+        numbers = ",".join(str(backoff[name]) for name in ("first", "factor", "limit"))
+        answers["backoff"] = numbers if backoff["jitter"] else f"{numbers},steady"
+    return answers
+
+
+def _command_answers(task: Mapping[str, Any]) -> dict[str, Any]:
+    answers: dict[str, Any] = {}
+    if task["cwd"] != (task["env"] or {}).get("HOME"):
+        if task["cwd"] is None:
+            raise _Unwritable("it has HOME and runs somewhere else, which a crontab cannot say")
+        answers["cwd"] = task["cwd"]
+    if task["user"] is not None:
+        answers["user"] = task["user"]
+    if task["output_limit"] != 1_048_576:
+        answers["output_limit"] = task["output_limit"]
+    if list(task["ok_codes"]) != [0]:
+        answers["ok_codes"] = ",".join(str(code) for code in task["ok_codes"])
+    return answers
+
+
+def _variables(environment: Mapping[str, str], base: Mapping[str, str]) -> tuple[str, ...]:
+    lines = []
+    for name, value in environment.items():
+        if base.get(name) == value:
+            continue
+        line = None if name in ("CRON_TZ", "LOGNAME") else assigned(name, value)
+        if line is None:
+            raise _Unwritable(f"a crontab cannot set the variable {name} to what it is")
+        lines.append(line)
+    return tuple(sorted(lines))
+
+
+def _command(task: Mapping[str, Any], environment: Mapping[str, str]) -> str:
+    """The command as cron's line has it: percent signs escaped, its input behind a bare one."""
+    shell = environment.get("SHELL", SHELL)
+    command = task["command"]
+    if not isinstance(command, str):
+        if list(command[:2]) != [shell, "-c"] or len(command) != 3 or shell == SHELL:
+            raise _Unwritable("its command is a list of words, cron has only a text for the shell")
+        command = command[2]
+    if re.search(r"[\0\r\n]", command):
+        raise _Unwritable("its command has several lines")
+    text = command.replace("%", r"\%")
+    if task["stdin"] is not None:
+        text += "%" + task["stdin"].removesuffix("\n").replace("%", r"\%").replace("\n", "%")
+    parts = cut(text)
+    if (parts.command, parts.stdin) != (command, task["stdin"]):
+        raise _Unwritable("cron's % cannot give the command and its input as they are")
+    return str(text)
