@@ -56,7 +56,10 @@ class Backoff:
     def delay(self, failures: int, *, key: str) -> float:
         """Seconds to wait after the ``failures``-th failure; the same for every process that asks."""
         exponent = min(max(failures - 1, 0), 64)
-        wait = min(self.first * self.factor**exponent, self.limit)
+        try:
+            wait = min(float(self.first) * float(self.factor) ** exponent, self.limit, LONGEST)
+        except OverflowError:
+            wait = min(self.limit, LONGEST) if self.first else 0.0
         if not self.jitter:
             return wait
         digest = hashlib.blake2b(f"{key}#{failures}".encode(), digest_size=4).digest()

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import logging
 import sys
 import threading
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any, Protocol
 from uuid import UUID
+
+log = logging.getLogger("duly.telemetry")
 
 EVENTS: Mapping[str, str] = {
     "starting": "a process begins",
@@ -63,13 +66,18 @@ class Events:
         self._sink = sink
         self._only = only
         self._lock = threading.Lock()
+        self._heard = True
 
     def wants(self, event: str) -> bool:
         """Would anybody see this event?"""
         return self._only is None or event in self._only
 
     def emit(self, event: str, **facts: Any) -> None:
-        """Emit one event of the table with its facts."""
+        """Emit one event of the table with its facts.
+
+        A sink that fails (a full disk, a terminal that cannot show a letter) loses the event and nothing else:
+        what is told must never stop what is done. The first of a series of failures is logged.
+        """
         assert event in EVENTS, f"{event} is not in the table of events"
         if not self.wants(event):
             return
@@ -82,7 +90,16 @@ class Events:
             **{key: plain(value) for key, value in facts.items()},
         }
         with self._lock:
-            self._sink(record)
+            try:
+                self._sink(record)
+            except Exception:
+                if self._heard:
+                    log.exception(
+                        "an event cannot be told; others may be missing until the next word about it"
+                    )
+                self._heard = False
+            else:
+                self._heard = True
 
 
 def plain(value: Any) -> Any:

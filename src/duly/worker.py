@@ -280,9 +280,10 @@ class Worker:
         claimed: list[Claimed] = []
         try:
             async with self._ledger.database.transaction("begin_claim") as connection:
-                claimed = await self._ledger.claim(
+                found = await self._ledger.claim(
                     connection, worker, queues=self._queues, tasks=self._known, limit=limit
                 )
+            claimed = found  # only a commit that was answered: what another one claimed is adopted later
         finally:
             self._places.give_back(limit - len(claimed))
         for one in claimed:
@@ -335,11 +336,11 @@ class Worker:
         self._live[held.attempt] = asyncio.get_running_loop().create_task(self._attempt(held))
 
     async def _attempt(self, held: _Held) -> None:
-        self._say("started", held)
         timer, timeout = None, held.claimed.policy.timeout
-        if timeout is not None:
-            timer = asyncio.get_running_loop().call_later(timeout, held.stop.ask, "timed_out")
         try:
+            self._say("started", held)
+            if timeout is not None:
+                timer = asyncio.get_running_loop().call_later(timeout, held.stop.ask, "timed_out")
             end = await self._execute(held)
         except Exception as error:  # the last net: a fault of our own ends this attempt and no other
             end = Ending(error=described(error))

@@ -183,4 +183,12 @@ async def _end_of(work: asyncio.Future[Any], run: Run, stop: Stop, cancel_grace:
     stop.then(stopped)
     if await over:
         return Ending(stopped=True, leftover=None if work.done() else work)
-    return ending(run.job, work.result())
+    return ending(run.job, _value_of(work))
+
+
+def _value_of(work: asyncio.Future[Any]) -> Any:
+    """What ``work`` gave, or what ended it: a task may cancel itself, or let a GeneratorExit go."""
+    if work.cancelled():
+        return Raised(error=asyncio.CancelledError("the task cancelled itself"))
+    error = work.exception()
+    return work.result() if error is None else Raised(error=error)
