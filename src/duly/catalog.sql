@@ -47,11 +47,13 @@ select policies.id, policies.hash
  where policies.hash = any(%(hashes)s::bytea[])
 
 -- name: create
--- New names become jobs; a name that somebody else made meanwhile is not returned.
+-- New names become jobs; a name that somebody else made meanwhile is not returned. In one order for everybody:
+-- two registrations of the same names would otherwise wait for each other.
 insert into duly.jobs (namespace, name, source, owner, generation, created_at)
 select given.namespace, given.name, given.source, given.owner, %(generation)s::bigint, %(created_at)s::timestamptz
   from unnest(%(namespaces)s::text[], %(names)s::text[], %(sources)s::text[], %(owners)s::text[])
        as given (namespace, name, source, owner)
+ order by given.namespace, given.name
 on conflict (namespace, name) where state <> 'removed' do nothing
 returning jobs.id, jobs.name
 
