@@ -7,12 +7,14 @@ the one exit of an attempt and names its fence ``(attempt, worker)``.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 from uuid import UUID
 
+import psycopg
 from psycopg.types.json import Jsonb
 
 from duly.errors import Conflict
@@ -49,8 +51,10 @@ __all__ = [
     "run_id",
 ]
 
-BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
+BEGINNING = datetime(1, 1, 1, tzinfo=UTC)
 _SHARED = 10_000
+
+log = logging.getLogger("duly.ledger")
 
 
 class Ledger:
@@ -371,7 +375,17 @@ class Ledger:
             )
             for row in rows
         ]
-        return await self.finish(connection, lost)
+        return await self._end_lost(connection, lost)
+
+    async def _end_lost(self, connection: Connection, lost: Sequence[Ended]) -> list[Finished]:
+        """All together; where one is recorded already (tampered history) each by itself, so that it stops no other."""
+        try:
+            return await self.finish(connection, lost)
+        except psycopg.errors.UniqueViolation as error:
+            if len(lost) > 1:
+                return [done for one in lost for done in await self._end_lost(connection, [one])]
+            log.warning("%s cannot be ended: %s", lost[0].key, error.diag.message_detail)
+            return []
 
     async def sweep(self, connection: Connection, *, limit: int = 500) -> int:
         """The slow net: look again at jobs that nothing would wake; returns how many there were."""

@@ -293,7 +293,7 @@ finished as (
        and runs.trigger_id = judged.trigger_id
        and runs.state = 'running'
        and runs.attempt = judged.attempt
-       and runs.worker = judged.worker
+       and runs.worker is not distinct from judged.worker
  returning runs.job_id, runs.scheduled_at, runs.trigger_id, runs.attempt, runs.worker, runs.state, runs.started_at,
            runs.failures, runs.losses, runs.available_at, judged.outcome, judged.error, judged.now, judged.seen_at,
            judged.placed

@@ -304,9 +304,11 @@ class Process:
                 if self.clock.monotonic() - made_at > PARTITIONS_EVERY:
                     made_at = self.clock.monotonic()
                     await database.make_partitions()
+                self._tell_lost(lost)
             except (psycopg.Error, DatabaseError):
                 continue  # the loops say so; the next round tries again
-            self._tell_lost(lost)
+            except Exception:  # without this loop whatever a dead worker holds would stay held for ever
+                log.exception("housekeeping failed; it is tried again")
 
     def _tell_lost(self, lost: Sequence[Finished]) -> None:
         for one in lost:

@@ -176,6 +176,11 @@ class Scheduler:
         outcome.recorded = await self._ledger.record(connection, plans, self._standpoint.actor, outcome.hands)
         for job_id, error in [*broken, *unplannable]:
             await self._park(connection, job_id, "poisoned", error, outcome)
+        won = {plan.standing.job_id for plan in outcome.recorded.plans}
+        for job_id in {plan.standing.job_id for plan in plans} - won:
+            # Under the cursor's lock nobody can have won it: its revisions are not those that the cursor names.
+            error = RuntimeError("its cursor names a revision that is not there")
+            await self._park(connection, job_id, "held", error, outcome)
         for plan in outcome.recorded.plans:
             if plan.ended:
                 reason = "its schedule has no instant left"

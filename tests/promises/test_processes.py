@@ -259,3 +259,28 @@ async def test_a_hundred_jobs_made_by_two_deploys_at_once_exist_once(laboratory:
         await decide(t, by=60)
         assert len(await rows(t, "select job_id from duly.runs")) == 100
         assert await cursor_of(t, "job-7") == at(NOON) + MINUTE
+
+
+async def test_a_cursor_whose_revision_is_gone_is_held_and_does_not_spin(laboratory: Open) -> None:
+    """Restored rows: no plan for it can win, so it would be looked at again at once, for ever."""
+    app = Duly()
+    remember(app, "torn", MINUTELY, catchup="none")
+    remember(app, "whole", MINUTELY, catchup="none")
+    async with laboratory(app, at=NOON) as t:
+        await rows(
+            t,
+            "update duly.cursors set newest_revision = 7 from duly.jobs"
+            " where jobs.id = cursors.job_id and jobs.name = 'torn'",
+        )
+        await t.advance(by=60)
+        [job] = await rows(t, "select state, reason from duly.jobs where name = 'torn'")
+        assert (job["state"], "revision" in job["reason"]) == ("held", True)
+        assert await told(t, "whole") == ["12:01:00 run"]
+
+
+async def test_time_before_1970_is_time(laboratory: Open) -> None:
+    app = Duly()
+    remember(app, "eagle", MINUTELY, catchup="none")
+    async with laboratory(app, at="1969-07-20T20:17:00Z") as t:
+        await t.advance(by=60)
+        assert await told(t, "eagle") == ["20:18:00 run"]

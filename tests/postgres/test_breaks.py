@@ -1,0 +1,176 @@
+"""What once broke: each of these left a run that nobody ended, or a loop that turned for nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from duly.catalog import Catalog
+from duly.clock import Clock
+from duly.jobs import Backoff, Job, make_job
+from duly.postgres import Database
+from postgres.workshop import Workshop, working
+
+LOST_HISTORY = "update duly.runs set state = 'running', attempt = 1, started_at = clock_timestamp()"
+
+
+@pytest.fixture
+def shop(database: Database) -> Workshop:
+    return Workshop(database)
+
+
+async def ended(shop: Workshop, name: str, **arguments: Any) -> list[dict[str, Any]]:
+    """The runs of a job once a worker with so much room has ended them all."""
+    async with working(await shop.worker(**arguments)):
+        return await shop.in_state(name, "succeeded", "failed")
+
+
+async def cancels_itself() -> int:
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel()
+    return 1
+
+
+async def cancels_itself_and_waits() -> None:
+    await cancels_itself()
+    await asyncio.Event().wait()
+
+
+async def lets_a_generator_exit_go() -> None:
+    raise GeneratorExit
+
+
+async def awaits_what_was_cancelled() -> None:
+    other = asyncio.ensure_future(asyncio.Event().wait())
+    other.cancel()
+    await other
+
+
+@pytest.mark.parametrize(
+    ("task", "error"),
+    [
+        (cancels_itself, "CancelledError"),
+        (cancels_itself_and_waits, "CancelledError"),
+        (awaits_what_was_cancelled, "CancelledError"),
+        (lets_a_generator_exit_go, "GeneratorExit"),
+    ],
+)
+async def test_an_attempt_ends_whatever_its_task_does_to_itself(
+    shop: Workshop, task: Any, error: str
+) -> None:
+    """asyncio has exceptions that are no Exception; one that escaped left the run running for ever."""
+    await shop.job("hostile", task)
+    await shop.ready("hostile")
+    [run] = await ended(shop, "hostile")
+    assert (run["state"], run["error"]["class"]) == ("failed", error)
+
+
+async def test_a_claim_whose_commit_fails_gives_its_places_back(shop: Workshop) -> None:
+    """Fifty places, three commits of fifty that fail: the worker must still have room afterwards."""
+
+    async def task() -> None: ...
+
+    await shop.job("many", task)
+    await shop.ready("many", 200)
+    await shop.execute("create sequence claims")
+    await shop.execute(
+        """create function refuse() returns trigger language plpgsql as $$
+           begin
+               if nextval('claims') <= 3 then raise exception 'cut' using errcode = '57P01'; end if;
+               return null;
+           end $$"""
+    )
+    await shop.execute(
+        """create constraint trigger refuse after update on duly.runs deferrable initially deferred
+           for each row when (new.state = 'running') execute function refuse()"""
+    )
+    runs = await ended(shop, "many", concurrency=50)
+    assert {run["state"] for run in runs} == {"succeeded"}
+    assert len(runs) == 200
+
+
+async def test_events_that_cannot_be_told_stop_no_task(shop: Workshop) -> None:
+    """The disk that holds the log is full: the work goes on."""
+
+    async def task() -> None: ...
+
+    def full(record: Mapping[str, Any]) -> None:
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+    await shop.job("told", task)
+    await shop.ready("told", 3)
+    shop._hear = full  # type: ignore[method-assign]
+    assert {run["state"] for run in await ended(shop, "told")} == {"succeeded"}
+
+
+async def test_a_policy_that_was_spoiled_ends_its_run_and_no_worker(shop: Workshop) -> None:
+    async def task() -> None: ...
+
+    await shop.job("spoiled", task)
+    await shop.ready("spoiled")
+    await shop.execute("""update duly.policies set definition = definition || '{"timeout": "5"}'""")
+    [run] = await ended(shop, "spoiled")
+    assert (run["state"], run["error"]["class"]) == ("failed", "TypeError")
+
+
+@pytest.mark.parametrize("first", [1.0, 0.0])
+async def test_a_backoff_beyond_all_numbers_is_cut_to_its_limit(shop: Workshop, first: float) -> None:
+    async def task() -> None:
+        raise ValueError("again")
+
+    backoff = Backoff(first=first, factor=1e10, limit=1e300, jitter=False)
+    await shop.job("patient", task, backoff=backoff, max_attempts=100)
+    await shop.ready("patient")
+    await shop.execute("update duly.runs set failures = 60")
+    assert await (await shop.worker()).turn() == 1
+    run = await shop.run("patient")
+    assert run["state"] == "asleep"
+    assert (run["available_at"].year > 2100) == (first > 0)
+
+
+async def test_a_running_run_without_a_worker_is_reaped(shop: Workshop) -> None:
+    async def task() -> None: ...
+
+    await shop.job("orphan", task)
+    await shop.ready("orphan")
+    await shop.execute(f"{LOST_HISTORY}, worker = null")
+    [lost] = await (await shop.worker()).reap_once()
+    assert (lost.outcome, lost.state) == ("lost", "queued")
+
+
+async def test_a_run_with_a_tampered_history_keeps_no_other_from_being_reaped(shop: Workshop) -> None:
+    async def task() -> None: ...
+
+    await shop.job("two", task)
+    await shop.ready("two", 2)
+    await shop.execute(f"{LOST_HISTORY}, worker = gen_random_uuid()")
+    await shop.execute(
+        """insert into duly.attempts (job_id, scheduled_at, attempt, outcome)
+           select job_id, min(scheduled_at), 1, 'lost' from duly.runs group by job_id"""
+    )
+    assert len(await (await shop.worker()).reap_once()) == 1
+    assert [run["state"] for run in await shop.runs("two")] == ["running", "queued"]
+
+
+async def test_two_registrations_of_the_same_names_do_not_wait_for_each_other(url: str) -> None:
+    """Two versions of one app start at once, and declare their jobs in different orders."""
+
+    def jobs(numbers: range) -> list[Job]:
+        task = {"kind": "python", "name": "x"}
+        return [make_job(f"j{n:04}", schedule="* * * * *", catchup="none", task=task) for n in numbers]
+
+    async with (
+        Database(url, clock=Clock(), pool_size=4) as one,
+        Database(url, clock=Clock(), pool_size=4) as other,
+    ):
+        for base in (0, 500, 1000):
+            up, down = range(base, base + 500), range(base + 499, base - 1, -1)
+            applied = await asyncio.gather(
+                Catalog(one).apply(jobs(up), author="one"), Catalog(other).apply(jobs(down), author="other")
+            )
+            assert sum(len(each.created) for each in applied) == 500
