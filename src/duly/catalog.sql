@@ -183,3 +183,33 @@ select jobs.id, jobs.name, jobs.generation, revisions.policy_id, revisions.args,
    and revisions.job_id > %(after)s::bigint
  order by jobs.id
  limit 500
+
+-- name: origins
+-- Where jobs came from: those of these names, and those that belong to these owners.
+select jobs.name, jobs.owner, jobs.source, revisions.hash
+  from duly.jobs
+  join lateral (
+       select revisions.hash
+         from duly.revisions
+        where revisions.job_id = jobs.id
+        order by revisions.revision desc
+        limit 1) as revisions on true
+ where jobs.namespace = 'default'
+   and jobs.state <> 'removed'
+   and (jobs.name = any(%(names)s::text[]) or jobs.owner = any(%(owners)s::text[]))
+ order by jobs.name
+
+-- name: promises
+-- What is promised now, job by job, in the order of their names.
+select jobs.name, case when revisions.paused then 'paused' else jobs.state end as state, revisions.definition
+  from duly.jobs
+  join lateral (
+       select revisions.definition, revisions.paused
+         from duly.revisions
+        where revisions.job_id = jobs.id
+        order by revisions.revision desc
+        limit 1) as revisions on true
+ where jobs.namespace = 'default'
+   and jobs.state <> 'removed'
+ order by jobs.name
+ limit %(limit)s::int

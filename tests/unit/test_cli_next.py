@@ -115,6 +115,42 @@ def test_forms_of_another_dialect_are_known_by_their_form() -> None:
     ]
 
 
+def test_the_changes_of_the_clocks_of_two_years_are_listed() -> None:
+    found = answer("30 2 * * *", *BERLIN, "-n", "1", "--dst")
+    assert [(note["at"], note["rule"]) for note in found["dst"]] == [
+        ("2027-03-28T01:00:00Z", "gap"),
+        ("2027-10-31T01:00:00Z", "fold"),
+        ("2028-03-26T01:00:00Z", "gap"),
+        ("2028-10-29T01:00:00Z", "fold"),
+        ("2029-03-25T01:00:00Z", "gap"),
+    ]
+    code, out, _ = call("30 2 * * *", *BERLIN, "-n", "1", "--dst")
+    assert code == 0
+    assert "dst: 2028-03-26T01:00:00Z gap: clocks in Europe/Berlin go from" in out
+    assert "no change of the clocks" in call("0 12 * * *", *BERLIN, "--dst")[1]
+    assert answer("0 2 * * *", "--from", "9999-06-01T00:00:00Z", "-n", "1", "--dst")["dst"] == []
+
+
+@pytest.mark.parametrize(
+    ("expr", "rules", "code"),
+    [
+        ("0 2 * * *", [], 0),
+        ("*/7 * * * *", ["uneven"], 0),
+        ("0 0 1 * mon", ["or"], 0),
+        ("0 0 31 2 *", ["never"], 1),
+        ("once 2020-01-01T00:00:00Z", ["never"], 1),
+    ],
+)
+def test_what_may_not_be_meant_is_said_on_request(expr: str, rules: list[str], code: int) -> None:
+    ended, out, err = call(expr, "--lint", "--json")
+    assert (ended, err) == (code, "")
+    assert [found["rule"] for found in json.loads(out)["lint"]] == rules
+    ended, out, err = call(expr, "--lint")
+    assert (ended, err) == (code, "")
+    assert ("lint: nothing found" in out) == (not rules)
+    assert all(f"lint: {rule}: " in out for rule in rules)
+
+
 @pytest.mark.parametrize(
     ("words", "start"),
     [
@@ -137,6 +173,7 @@ def test_forms_of_another_dialect_are_known_by_their_form() -> None:
         (["0 2 * * *", "--dialect", "klingon"], "duly: error: unknown dialect 'klingon'; "),
         (["0 2 * * *", "--sometimes"], "duly: error: no such option '--sometimes'"),
         ([], "duly: error: missing argument"),
+        (["nightly", "--as", "x"], "duly: error: job 'nightly' has its own answer to --as; "),
         (["nightly", "--zone", "UTC"], "duly: error: job 'nightly' has its own answer to --zone; "),
     ],
 )

@@ -34,7 +34,15 @@ def _verbs(group: Verbs, words: tuple[str, ...] = ()) -> Iterator[tuple[tuple[st
 
 
 VERBS = dict(_verbs(main))
-CHANGING = ["migrate", "database start", "database stop", "jobs apply", "jobs remove", "jobs trigger"]
+CHANGING = [
+    "migrate",
+    "database start",
+    "database stop",
+    "jobs apply",
+    "jobs remove",
+    "jobs trigger",
+    "import crontab",
+]
 
 
 def call(*words: str, **environment: str) -> tuple[int, str, str]:
@@ -45,6 +53,8 @@ def call(*words: str, **environment: str) -> tuple[int, str, str]:
 def test_the_verbs_are_those_that_others_rely_on() -> None:
     groups = {
         "database": ["info", "start", "stop"],
+        "export": ["crontab"],
+        "import": ["crontab"],
         "jobs": ["apply", "list", "remove", "show", "trigger"],
         "runs": ["list", "logs", "show"],
     }

@@ -21,6 +21,8 @@ main = Verbs(
         "runs": "duly.cli.runs:runs",
         "audit": "duly.cli.ask:audit",
         "explain": "duly.cli.ask:explain",
+        "import": "duly.cli.crontabs:imports",
+        "export": "duly.cli.crontabs:exports",
     },
 )
 """The command ``duly``; calling it ends the process with the exit code of the verb."""

@@ -13,6 +13,13 @@ from duly.clock import text
 
 if TYPE_CHECKING:
     from duly.audit import Report
+    from duly.lint import Lint
+    from duly.postgres import Database
+
+LINTED = 10_000
+"""Jobs whose schedules an audit takes a second look at."""
+SHOWN = 100
+"""What an audit prints of it for people."""
 
 
 @verb("audit", example="duly audit --from 2027-03-01T00:00:00Z --json")
@@ -22,17 +29,54 @@ if TYPE_CHECKING:
 def audit(options: Options, from_at: datetime | None, to_at: datetime | None, job: str | None) -> int:
     """Recompute every nominal instant from the revisions and compare with the ledger.
 
-    Exit 1 if anything is unaccounted, double or otherwise found.
+    Exit 1 if anything is unaccounted, double or otherwise found. What may not be meant about schedules
+    (`lint`) is listed too and changes no exit code.
     """
     from duly.audit import audit as recompute
     from duly.cli.opening import run_on
 
-    report = run_on(options, lambda db: recompute(db, from_at=from_at, to_at=to_at, job=job))
+    async def asked(database: Database) -> tuple[Report, Lint]:
+        report = await recompute(database, from_at=from_at, to_at=to_at, job=job)
+        return report, await _lint(database, report.as_of, job)
+
+    report, lint = run_on(options, asked)
     if options.json:
-        document(report.document())
+        document({**report.document(), "lint": lint.document()})
     else:
         _tell(report)
+        _tell_lint(lint)
     return 0 if report.clean else NO
+
+
+async def _lint(database: Database, at: datetime, only: str | None) -> Lint:
+    """A second look at the schedules of the active jobs, at most so many."""
+    from duly.lint import Subject, look_at_all
+    from duly.listing import readable
+
+    async with database.connection() as connection:
+        rows = await database.rows(connection, "catalog", "promises", limit=LINTED)
+    subjects = []
+    for row in rows:
+        schedule = readable(row["definition"]["schedule"])
+        if schedule is not None and row["state"] == "active" and only in (None, row["name"]):
+            work = [row["definition"]["policy"]["task"], row["definition"]["args"]]
+            subjects.append(Subject(name=row["name"], schedule=schedule, work=work))
+    return look_at_all(subjects, at)
+
+
+def _tell_lint(lint: Lint) -> None:
+    """What may not be meant, and the minutes in which many jobs start."""
+    for found in lint.findings[:SHOWN]:
+        line(f"lint {found.rule} {found.job}: {found.words}")
+    if len(lint.findings) > SHOWN:
+        line(f"lint: {len(lint.findings) - SHOWN} more; --json lists them all")
+    for crowded in lint.pressure.busiest:
+        if crowded.quieter:
+            quieter = ", ".join(f"{at:%H:%M}" for at in crowded.quieter)
+            names = ", ".join(crowded.names)
+            line(
+                f"lint pressure {text(crowded.at)}: {crowded.jobs} jobs start ({names}, …); quieter: {quieter}"
+            )
 
 
 def _tell(report: Report) -> None:

@@ -20,7 +20,8 @@ from duly.errors import DefinitionError, DulyError
 
 if TYPE_CHECKING:
     from duly.app import Duly
-    from duly.importers.crontab import Format, Reading
+    from duly.importers.lines import Format
+    from duly.importers.reading import Reading
     from duly.jobs import Job
     from duly.settings import Settings
 
@@ -283,18 +284,29 @@ def _shown(file: str) -> str:
     return file.removeprefix(here)
 
 
-def _crontab(app: str, format: Format, zone: str) -> Reading:
-    """The crontab in a file; raises DefinitionError naming every line that is refused."""
-    from duly.importers.crontab import LARGEST, read
+def crontab(file: str) -> bytes:
+    """What stands in a crontab, ``-`` being stdin; raises DefinitionError for one that cannot be read."""
+    from duly.importers.crontab import LARGEST
 
+    most = 4 * LARGEST + 1
+    if file == "-":
+        return sys.stdin.buffer.read(most)
     try:
-        with open(app, "rb") as file:
-            content = file.read(4 * LARGEST + 1)
+        with open(file, "rb") as content:
+            return content.read(most)
     except OSError as error:
         raise DefinitionError(
-            f"{app} cannot be read: {error.strerror or error}", file=app, hint="name a file that you may read"
+            f"{file} cannot be read: {error.strerror or error}",
+            file=file,
+            hint="name a file that you may read",
         ) from error
-    reading = read(content, file=app, format=format, zone=zone)
+
+
+def _crontab(app: str, format: Format, zone: str) -> Reading:
+    """The crontab in a file; raises DefinitionError naming every line that is refused."""
+    from duly.importers.crontab import read
+
+    reading = read(crontab(app), file=app, format=format, zone=zone)
     if len(reading.refused) > 1:
         raise Several([refused.error for refused in reading.refused])
     if reading.refused:

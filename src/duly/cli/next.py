@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Any
 
 import click
 
-from duly.cli.output import document, line
+from duly.cli.output import NO, document, line
 from duly.cli.verbs import INSTANT, Options, clock, verb
 from duly.clock import text
-from duly.errors import DefinitionError
+from duly.errors import DefinitionError, NeverFires, ScheduleError
+from duly.lint import Finding, changes, look
 from duly.schedules import Note, Schedule, parse
 from duly.schedules.zones import zone as zone_of
 
 MOST = 100_000
+CHANGES = timedelta(days=2 * 366)
+"""How far ahead --dst lists changes of the clocks."""
+FAR = datetime.max.replace(tzinfo=UTC)
 _EXPRESSION_ONLY = ("zone", "gap", "fold", "dialect")
 
 
@@ -29,6 +34,8 @@ class Answer:
     schedule: Schedule
     occurrences: tuple[datetime, ...]
     notes: tuple[Note, ...]
+    changes: tuple[Note, ...] | None = None
+    findings: tuple[Finding, ...] | None = None
 
     def document(self) -> dict[str, Any]:
         """As JSON."""
@@ -37,8 +44,14 @@ class Answer:
             "zone": self.schedule.zone,
             "dialect": self.dialect,
             "occurrences": [text(at) for at in self.occurrences],
-            "notes": [{"at": text(note.at), "rule": note.rule, "words": note.words} for note in self.notes],
+            "notes": _as_json(self.notes),
+            **({} if self.changes is None else {"dst": _as_json(self.changes)}),
+            **({} if self.findings is None else {"lint": [each.document() for each in self.findings]}),
         }
+
+
+def _as_json(notes: Iterable[Note]) -> list[dict[str, Any]]:
+    return [{"at": text(note.at), "rule": note.rule, "words": note.words} for note in notes]
 
 
 @verb(
@@ -56,6 +69,8 @@ class Answer:
 @click.option("--gap", metavar="RULE", help="A local time that does not exist: run-after, skip or shift.")
 @click.option("--fold", metavar="RULE", help="A local time that exists twice: first, second or both.")
 @click.option("--dialect", metavar="D", help="How the expression is read: duly, vixie, quartz, eventbridge.")
+@click.option("--dst", is_flag=True, help="List the changes of the clocks that touch it within two years.")
+@click.option("--lint", is_flag=True, help="Say what may not be meant; exit 1 if it never fires.")
 @click.option("--as", "slot", metavar="NAME", help="The job's name, for expressions that depend on it.")
 def next_instants(
     options: Options,
@@ -63,6 +78,8 @@ def next_instants(
     start: datetime | None,
     count: int,
     previous: bool,
+    dst: bool,
+    lint: bool,
     slot: str | None,
     **rules: str | None,
 ) -> int:
@@ -73,18 +90,43 @@ def next_instants(
     """
     begin = start or clock().now()
     if is_expression(what):
-        anchor = start or begin.replace(microsecond=0)
-        schedule, dialect = _parsed(what, rules, anchor), rules["dialect"] or "duly"
+        dialect = rules["dialect"] or "duly"
+        try:
+            schedule = _parsed(what, rules, start or begin.replace(microsecond=0), slot)
+        except NeverFires as error:
+            if not lint:
+                raise
+            return _never(what, dialect, rules["zone"], error, options.json)
     else:
-        _refuse_rules(what, rules)
+        _refuse_rules(what, {**rules, "as": slot})
         schedule, dialect = _stored(options, what), "duly"
         what = schedule.text()
     answer = _answer(what, getattr(schedule, "dialect", dialect), schedule, begin, count, previous)
+    if dst:
+        answer = replace(answer, changes=tuple(islice(changes(schedule, begin, _later(begin)), MOST)))
+    if lint:
+        answer = replace(answer, findings=tuple(look(schedule, begin)))
     if options.json:
         document(answer.document())
     else:
         _tell(answer)
-    return 0
+    return NO if any(found.rule == "never" for found in answer.findings or ()) else 0
+
+
+def _later(begin: datetime) -> datetime:
+    """Up to where changes of the clocks are listed."""
+    return begin + CHANGES if begin <= FAR - CHANGES else FAR
+
+
+def _never(expr: str, dialect: str, zone: str | None, error: NeverFires, as_json: bool) -> int:
+    """The answer of --lint about an expression that can be read and has no instant."""
+    found = Finding(rule="never", words=f"it never fires: {error.message}")
+    if as_json:
+        said = {"expr": expr, "zone": zone or "UTC", "dialect": dialect, "occurrences": [], "notes": []}
+        document({**said, "lint": [found.document()]})
+    else:
+        line(f"lint: {found.rule}: {found.words}")
+    return NO
 
 
 def is_expression(word: str) -> bool:
@@ -92,8 +134,8 @@ def is_expression(word: str) -> bool:
     return not word or word.startswith("@") or "(" in word or any(sign.isspace() for sign in word)
 
 
-def _parsed(expr: str, rules: dict[str, str | None], anchor: datetime) -> Schedule:
-    return parse(
+def _parsed(expr: str, rules: dict[str, str | None], anchor: datetime, slot: str | None) -> Schedule:
+    schedule = parse(
         expr,
         rules["zone"],
         dst_gap=rules["gap"] or "run-after",
@@ -101,10 +143,20 @@ def _parsed(expr: str, rules: dict[str, str | None], anchor: datetime) -> Schedu
         dialect=rules["dialect"] or "duly",
         anchor=anchor,
     )
+    if slot is not None:
+        schedule = schedule.placed(slot)
+    if not schedule.is_placed:
+        raise ScheduleError(
+            "H is a slot that each job has by its name, and no name is given",
+            expr=expr,
+            column=expr.upper().find("H") + 1,
+            hint="say --as NAME",
+        )
+    return schedule
 
 
 def _refuse_rules(job: str, rules: dict[str, str | None]) -> None:
-    given = [name for name in _EXPRESSION_ONLY if rules[name] is not None]
+    given = [name for name in (*_EXPRESSION_ONLY, "as") if rules[name] is not None]
     if given:
         raise DefinitionError(
             f"job {job!r} has its own answer to --{given[0]}",
@@ -156,6 +208,14 @@ def _tell(answer: Answer) -> None:
         line("no instant")
     for note in answer.notes:
         line(f"note: {note.words}")
+    for change in answer.changes or ():
+        line(f"dst: {text(change.at)} {change.rule}: {change.words}")
+    if answer.changes == ():
+        line("dst: no change of the clocks within two years touches it")
+    for found in answer.findings or ():
+        line(f"lint: {found.rule}: {found.words}")
+    if answer.findings == ():
+        line("lint: nothing found")
 
 
 def _local(at: datetime, name: str) -> str:

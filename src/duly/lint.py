@@ -1,0 +1,210 @@
+"""A second look at schedules: what can be read and runs, and yet may not be what its author meant. Pure.
+
+One schedule: does it ever fire, do its steps divide evenly, does day of month OR day of week surprise, do
+the clocks skip or repeat it within a year. Many jobs: who does the same as another one, and how many start
+in the same minute of the coming day, with quieter minutes near the crowded ones.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import islice
+from typing import Any
+
+from duly.clock import text
+from duly.schedules import Note, Schedule
+
+YEAR = timedelta(days=366)
+DAY = timedelta(days=1)
+MINUTE = timedelta(minutes=1)
+MINUTES = 1440
+
+CROWD = 3
+"""So many jobs in one minute are worth a suggestion, where another minute near it has fewer."""
+
+_BUSIEST = 10
+_NAMED = 5
+_NEAR = 30
+_SUGGESTED = 3
+_MOST_NOTES = 1_000
+_MOST_SCHEDULES = 10_000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Finding:
+    """One thing worth a look: its rule, in words, and the job and the instant that it concerns, if any.
+
+    Rules: ``never``, ``uneven``, ``or``, ``gap``, ``fold``, ``duplicate``.
+    """
+
+    rule: str
+    words: str
+    job: str | None = None
+    at: datetime | None = None
+
+    def document(self) -> dict[str, Any]:
+        """The same as JSON."""
+        return {"rule": self.rule, "job": self.job, "at": text(self.at), "words": self.words}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Subject:
+    """A job as it is looked at: its schedule, and what it does (any JSON that is equal for equal work)."""
+
+    name: str
+    schedule: Schedule
+    work: Any = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Crowded:
+    """A minute in which many jobs start: some of their names, and minutes near it in which fewer do."""
+
+    at: datetime
+    jobs: int
+    names: tuple[str, ...]
+    quieter: tuple[datetime, ...]
+
+    def document(self) -> dict[str, Any]:
+        """The same as JSON."""
+        return {
+            "at": text(self.at),
+            "jobs": self.jobs,
+            "names": list(self.names),
+            "quieter": [text(at) for at in self.quieter],
+        }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pressure:
+    """How many jobs start in each minute of a day from ``begin`` on, and the most crowded minutes.
+
+    ``minutes`` are the 60 sums by the minute of the hour; ``left_out`` schedules were not counted.
+    """
+
+    begin: datetime
+    counts: tuple[int, ...]
+    busiest: tuple[Crowded, ...]
+    left_out: int = 0
+
+    @property
+    def minutes(self) -> tuple[int, ...]:
+        first = self.begin.minute
+        return tuple(sum(self.counts[(minute - first) % 60 :: 60]) for minute in range(60))
+
+    def document(self) -> dict[str, Any]:
+        """The same as JSON."""
+        return {
+            "from": text(self.begin),
+            "to": text(self.begin + DAY),
+            "starts": sum(self.counts),
+            "counts": list(self.counts),
+            "minutes": list(self.minutes),
+            "busiest": [each.document() for each in self.busiest],
+            "left_out": self.left_out,
+        }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Lint:
+    """What was found at all jobs, and the pressure of the coming day."""
+
+    findings: tuple[Finding, ...]
+    pressure: Pressure
+
+    def document(self) -> dict[str, Any]:
+        """The same as JSON."""
+        return {
+            "findings": [finding.document() for finding in self.findings],
+            "pressure": self.pressure.document(),
+        }
+
+
+def look(schedule: Schedule, at: datetime, *, job: str | None = None) -> list[Finding]:
+    """What is worth a look at one schedule from ``at`` on; the clocks of the coming year are looked at."""
+    if not (schedule.is_anchored and schedule.is_placed):
+        return []
+    if schedule.next(at) is None:
+        found = "it never fires again" if schedule.previous(at) else "it never fires"
+        words = f"{found}: there is no instant within 100 years after {text(at)}"
+        return [Finding(rule="never", words=words, job=job)]
+    notes = islice(schedule.notes(at, at + YEAR), _MOST_NOTES)
+    return [Finding(rule=note.rule, words=note.words, job=job, at=note.at) for note in notes]
+
+
+def changes(schedule: Schedule, at: datetime, until: datetime) -> list[Note]:
+    """The changes of the clocks in ``(at, until]`` that touch the schedule, and what will happen at each."""
+    return [note for note in schedule.notes(at, until) if note.at is not None]
+
+
+def look_at_all(jobs: Sequence[Subject], at: datetime) -> Lint:
+    """What is worth a look at many jobs together, and the pressure of the day that begins at ``at``."""
+    alone = [finding for job in jobs for finding in look(job.schedule, at, job=job.name)]
+    return Lint(findings=(*alone, *duplicates(jobs)), pressure=pressure(jobs, at))
+
+
+def duplicates(jobs: Iterable[Subject]) -> Iterator[Finding]:
+    """Jobs that do the same as an earlier one, at the same instants."""
+    first: dict[str, str] = {}
+    for job in jobs:
+        if job.work is None:
+            continue
+        same = json.dumps([job.schedule.definition(), job.work], sort_keys=True, default=str)
+        other = first.setdefault(same, job.name)
+        if other != job.name:
+            words = f"it does the same as {other}, with the same arguments, at the same instants"
+            yield Finding(rule="duplicate", words=words, job=job.name)
+
+
+def pressure(jobs: Iterable[Subject], at: datetime) -> Pressure:
+    """How many jobs start in each minute of the day that begins with the minute of ``at``."""
+    begin = at.replace(second=0, microsecond=0)
+    sharing: dict[Schedule, list[str]] = defaultdict(list)
+    for job in jobs:
+        if job.schedule.is_anchored and job.schedule.is_placed:
+            sharing[job.schedule].append(job.name)
+    counts: Counter[int] = Counter()
+    starters: dict[int, list[str]] = defaultdict(list)
+    for schedule, names in islice(sharing.items(), _MOST_SCHEDULES):
+        for minute in _minutes(schedule, begin):
+            counts[minute] += len(names)
+            starters[minute] += names[: max(_NAMED - len(starters[minute]), 0)]
+    busiest = [(minute, jobs) for minute, jobs in counts.most_common() if jobs > 1]
+    busiest.sort(key=lambda one: (-one[1], one[0]))
+    return Pressure(
+        begin=begin,
+        counts=tuple(counts[minute] for minute in range(MINUTES)),
+        busiest=tuple(
+            Crowded(
+                at=begin + minute * MINUTE,
+                jobs=jobs,
+                names=tuple(starters[minute]),
+                quieter=tuple(begin + near * MINUTE for near in _quieter(minute, counts)),
+            )
+            for minute, jobs in busiest[:_BUSIEST]
+        ),
+        left_out=max(len(sharing) - _MOST_SCHEDULES, 0),
+    )
+
+
+def _minutes(schedule: Schedule, begin: datetime) -> list[int]:
+    """The minutes of the day in which a schedule has an instant, in bounded work."""
+    before = begin - timedelta(microseconds=1)
+    end = begin + DAY - timedelta(microseconds=1)
+    if schedule.count(before, end) <= 2 * MINUTES:
+        return sorted({(instant - begin) // MINUTE for instant in schedule.between(before, end)})
+    edges = [before + minute * MINUTE for minute in range(MINUTES + 1)]
+    return [minute for minute in range(MINUTES) if schedule.count(edges[minute], edges[minute + 1])]
+
+
+def _quieter(minute: int, counts: Mapping[int, int]) -> list[int]:
+    """The quietest minutes near a crowded one, the nearest first among equals."""
+    if counts[minute] < CROWD:
+        return []
+    near = [each for each in range(minute - _NEAR, minute + _NEAR + 1) if 0 <= each < MINUTES]
+    near.sort(key=lambda each: (counts.get(each, 0), abs(each - minute), each))
+    return [each for each in near[:_SUGGESTED] if counts.get(each, 0) < counts[minute] - 1]
