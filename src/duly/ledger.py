@@ -31,7 +31,10 @@ from duly.records import (
     Hands,
     Key,
     Recorded,
+    ended_arrays,
+    finished_of,
     idempotency_key,
+    key_of,
     run_id,
 )
 from duly.schedules import Schedule, never, tzdata_version
@@ -296,7 +299,7 @@ class Ledger:
             except Exception as error:
                 said = {"class": type(error).__name__, "message": str(error)[:4096]}
                 unreadable.append(
-                    Ended(key=_key(row), attempt=row["attempt"], worker=worker, outcome="lost", error=said)
+                    Ended(key=key_of(row), attempt=row["attempt"], worker=worker, outcome="lost", error=said)
                 )
         if unreadable:
             await self.finish(connection, unreadable)
@@ -304,7 +307,7 @@ class Ledger:
 
     def _claimed(self, row: Row) -> Claimed:
         return Claimed(
-            key=_key(row),
+            key=key_of(row),
             job=row["name"],
             attempt=row["attempt"],
             revision=row["revision"],
@@ -318,23 +321,24 @@ class Ledger:
             failures=row["failures"],
             losses=row["losses"],
             started_at=row["started_at"],
+            fence=row["fence"],
         )
 
     async def finish(self, connection: Connection, ended: Sequence[Ended]) -> list[Finished]:
         """Record how attempts ended; an attempt that is not returned had lost its run (fenced)."""
         if not ended:
             return []
-        rows = await self.database.rows(connection, "ledger", "finish", **_ended_arrays(ended))
-        return [_finished(row) for row in rows]
+        rows = await self.database.rows(connection, "ledger", "finish", **ended_arrays(ended))
+        return [finished_of(row) for row in rows]
 
     async def ended(self, connection: Connection, ended: Sequence[Ended]) -> list[Finished]:
         """Those of ``ended`` that are recorded with this very outcome, for a ``finish`` without an answer."""
-        arrays = _ended_arrays(ended)
+        arrays = ended_arrays(ended)
         names = ("job_id", "scheduled_at", "trigger_id", "attempt", "worker", "outcome")
         rows = await self.database.rows(
             connection, "ledger", "ended", **{name: arrays[name] for name in names}
         )
-        return [_finished(row) for row in rows]
+        return [finished_of(row) for row in rows]
 
     async def output(self, connection: Connection, ended: Ended, head: str, tail: str, size: int) -> None:
         """Keep what an attempt printed."""
@@ -365,7 +369,7 @@ class Ledger:
         rows = await self.database.rows(connection, "ledger", "lost", limit=limit)
         lost = [
             Ended(
-                key=_key(row),
+                key=key_of(row),
                 attempt=row["attempt"],
                 worker=row["worker"],
                 outcome=row["outcome"],
@@ -516,26 +520,6 @@ def _or_raise(value: Any) -> Any:
     return value
 
 
-def _key(row: Row) -> Key:
-    return Key(job_id=row["job_id"], scheduled_at=row["scheduled_at"], trigger_id=row["trigger_id"])
-
-
-def _finished(row: Row) -> Finished:
-    return Finished(
-        key=_key(row),
-        job=row["name"],
-        attempt=row["attempt"],
-        state=row["state"],
-        outcome=row["outcome"],
-        at=row["now"],
-        available_at=row["available_at"],
-        started_at=row["started_at"],
-        error=row["error"],
-        behind=bool(row["behind"]),
-        ready=bool(row["ready"]),
-    )
-
-
 def _actor(actor: Actor) -> dict[str, object]:
     return {name: getattr(actor, name) for name in actor.__slots__}
 
@@ -580,19 +564,4 @@ def _span_arrays(spans: Sequence[tuple[Plan, PlannedSpan]]) -> dict[str, list[An
         "span_cause": [span.cause for _, span in spans],
         "span_into": [span.into_at for _, span in spans],
         "span_revision": [span.rule.revision for _, span in spans],
-    }
-
-
-def _ended_arrays(ended: Sequence[Ended]) -> dict[str, list[Any]]:
-    return {
-        "job_id": [one.key.job_id for one in ended],
-        "scheduled_at": [one.key.scheduled_at for one in ended],
-        "trigger_id": [one.key.trigger_id for one in ended],
-        "attempt": [one.attempt for one in ended],
-        "worker": [one.worker for one in ended],
-        "outcome": [one.outcome for one in ended],
-        "result": [None if one.result is None else Jsonb(one.result) for one in ended],
-        "error": [None if one.error is None else Jsonb(one.error) for one in ended],
-        "delay": [None if one.delay is None else float(one.delay) for one in ended],
-        "seen_at": [one.seen_at for one in ended],
     }

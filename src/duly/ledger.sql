@@ -158,13 +158,14 @@ select (select array_agg(moved.job_id) from moved) as won, decision.id as decisi
        null::bigint as job_id, null::text as name, null::jsonb as args, null::timestamptz as scheduled_at,
        null::text as trigger_id, null::integer as attempt, null::integer as revision, null::bigint as policy_id,
        null::text as kind, null::text as verdict, null::bigint as stands_count, null::timestamptz as stands_first,
-       null::integer as failures, null::integer as losses, null::timestamptz as started_at, null::bigint as schedule_id
+       null::integer as failures, null::integer as losses, null::timestamptz as started_at, null::bigint as schedule_id,
+       null::bigint as fence
   from (select) as always
   left join decision on true
  union all
 select null, null, ran.job_id, jobs.name, revisions.args, ran.scheduled_at, ran.trigger_id, ran.attempt, ran.revision,
        ran.policy_id, ran.kind, ran.verdict, ran.stands_count, ran.stands_first, ran.failures, ran.losses, ran.started_at,
-       revisions.schedule_id
+       revisions.schedule_id, nextval('duly.fence')
   from ran
   join duly.jobs on jobs.id = ran.job_id
   join duly.revisions on revisions.job_id = ran.job_id and revisions.revision = ran.revision
@@ -217,7 +218,7 @@ claimed as (
 select claimed.job_id, jobs.name, coalesce(triggers.args, revisions.args) as args, claimed.scheduled_at,
        claimed.trigger_id, claimed.attempt, claimed.revision, claimed.policy_id, claimed.kind, claimed.verdict,
        claimed.stands_count, claimed.stands_first, claimed.failures, claimed.losses, claimed.started_at,
-       revisions.schedule_id
+       revisions.schedule_id, nextval('duly.fence') as fence
   from claimed
   join duly.jobs on jobs.id = claimed.job_id
   join duly.revisions on revisions.job_id = claimed.job_id and revisions.revision = claimed.revision
@@ -370,22 +371,25 @@ select attempts.job_id, attempts.scheduled_at, attempts.trigger_id, attempts.att
   join duly.jobs on jobs.id = asked.job_id
 
 -- name: held
--- Attempts that the ledger says a worker holds and that it does not know of: their claim was committed, its answer lost.
-select runs.job_id, jobs.name, coalesce(triggers.args, revisions.args) as args, runs.scheduled_at, runs.trigger_id,
-       runs.attempt, runs.revision, runs.policy_id, runs.kind, runs.verdict, runs.stands_count, runs.stands_first,
-       runs.failures, runs.losses, runs.started_at, revisions.schedule_id
-  from duly.runs
-  join duly.jobs on jobs.id = runs.job_id
-  join duly.revisions on revisions.job_id = runs.job_id and revisions.revision = runs.revision
-  left join duly.triggers on triggers.job_id = runs.job_id and triggers.key = runs.trigger_id
- where runs.state = 'running'
-   and runs.worker = %(worker)s::uuid
-   and not exists (select from unnest(%(job_id)b::bigint[], %(scheduled_at)b::timestamptz[], %(trigger_id)b::text[])
-                            as known (job_id, scheduled_at, trigger_id)
-                    where known.job_id = runs.job_id
-                      and known.scheduled_at = runs.scheduled_at
-                      and known.trigger_id = runs.trigger_id)
- limit %(limit)s::integer
+-- Attempts that a worker holds and does not know of: their claim's answer was lost. Locked, as the fence is drawn anew.
+with held as materialized (
+    select runs.job_id, runs.scheduled_at, runs.trigger_id, runs.attempt, runs.revision, runs.policy_id, runs.kind,
+           runs.verdict, runs.stands_count, runs.stands_first, runs.failures, runs.losses, runs.started_at
+      from duly.runs
+     where runs.state = 'running'
+       and runs.worker = %(worker)s::uuid
+       and (runs.job_id, runs.scheduled_at, runs.trigger_id) not in (
+           select unnest(%(job_id)b::bigint[]), unnest(%(scheduled_at)b::timestamptz[]), unnest(%(trigger_id)b::text[]))
+     limit %(limit)s::integer
+       for no key update skip locked
+)
+select held.job_id, jobs.name, coalesce(triggers.args, revisions.args) as args, held.scheduled_at, held.trigger_id,
+       held.attempt, held.revision, held.policy_id, held.kind, held.verdict, held.stands_count, held.stands_first,
+       held.failures, held.losses, held.started_at, revisions.schedule_id, nextval('duly.fence') as fence
+  from held
+  join duly.jobs on jobs.id = held.job_id
+  join duly.revisions on revisions.job_id = held.job_id and revisions.revision = held.revision
+  left join duly.triggers on triggers.job_id = held.job_id and triggers.key = held.trigger_id
 
 -- name: output
 -- Keeps the first and the last part of what an attempt printed.

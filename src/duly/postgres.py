@@ -173,9 +173,9 @@ class Database:
                 yield connection
             except BaseException:
                 with suppress(psycopg.Error):
-                    await _to_its_end(connection.rollback())
+                    await to_its_end(connection.rollback())
                 raise
-            await _to_its_end(connection.commit())
+            await to_its_end(connection.commit())
 
     async def rows(self, connection: Connection, room: str, name: str, /, **parameters: object) -> list[Row]:
         """Every row of one named statement."""
@@ -300,7 +300,17 @@ def _refuse_newer(version: int) -> None:
         )
 
 
-async def _to_its_end(work: Coroutine[Any, Any, T]) -> T:
+def driven(work: Coroutine[Any, Any, T]) -> T:
+    """The value of a coroutine that never waits for a loop, because all it awaits blocks instead."""
+    try:
+        work.send(None)
+    except StopIteration as end:
+        return cast(T, end.value)
+    work.close()
+    raise RuntimeError("a coroutine that was made for a blocking connection waited for an event loop")
+
+
+async def to_its_end(work: Coroutine[Any, Any, T]) -> T:
     """Await ``work`` to its end; a cancellation meanwhile is raised afterwards, never into it."""
     task = asyncio.ensure_future(work)
     cancelled: asyncio.CancelledError | None = None

@@ -12,6 +12,8 @@ from importlib.metadata import version as installed_version
 from typing import Any
 from uuid import UUID
 
+from psycopg.types.json import Jsonb
+
 from duly.jobs import Policy
 from duly.planner import Plan
 from duly.postgres import Row
@@ -58,7 +60,10 @@ class Key:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Claimed:
-    """One attempt that a worker holds, with all it needs to run it."""
+    """One attempt that a worker holds, with all it needs to run it.
+
+    ``fence`` is greater than that of every attempt of the same job that was handed out before.
+    """
 
     key: Key
     job: str
@@ -74,6 +79,7 @@ class Claimed:
     failures: int
     losses: int
     started_at: datetime
+    fence: int = 0
 
     @property
     def id(self) -> str:
@@ -171,3 +177,41 @@ def _stamp(instant: datetime) -> str:
     whole = instant.astimezone(UTC)
     text = whole.replace(tzinfo=None).isoformat(timespec="microseconds")
     return (text.rstrip("0").rstrip(".") if whole.microsecond else text[:-7]) + "Z"
+
+
+def finished_of(row: Row) -> Finished:
+    """What one row of ``finish`` or ``ended`` says."""
+    return Finished(
+        key=key_of(row),
+        job=row["name"],
+        attempt=row["attempt"],
+        state=row["state"],
+        outcome=row["outcome"],
+        at=row["now"],
+        available_at=row["available_at"],
+        started_at=row["started_at"],
+        error=row["error"],
+        behind=bool(row["behind"]),
+        ready=bool(row["ready"]),
+    )
+
+
+def ended_arrays(ended: Sequence[Ended]) -> dict[str, list[Any]]:
+    """The parameters of ``finish`` for these attempts."""
+    return {
+        "job_id": [one.key.job_id for one in ended],
+        "scheduled_at": [one.key.scheduled_at for one in ended],
+        "trigger_id": [one.key.trigger_id for one in ended],
+        "attempt": [one.attempt for one in ended],
+        "worker": [one.worker for one in ended],
+        "outcome": [one.outcome for one in ended],
+        "result": [None if one.result is None else Jsonb(one.result) for one in ended],
+        "error": [None if one.error is None else Jsonb(one.error) for one in ended],
+        "delay": [None if one.delay is None else float(one.delay) for one in ended],
+        "seen_at": [one.seen_at for one in ended],
+    }
+
+
+def key_of(row: Row) -> Key:
+    """The identity of the run that a row is about."""
+    return Key(job_id=row["job_id"], scheduled_at=row["scheduled_at"], trigger_id=row["trigger_id"])

@@ -25,6 +25,7 @@ from duly.ledger import Claimed, Ended, Finished, Hands, Key, Ledger
 from duly.run import Run
 from duly.settings import Settings
 from duly.telemetry import Events
+from duly.transactions import Effects, Tills
 
 BATCH = 100
 SHORTEST = 0.01
@@ -42,6 +43,7 @@ class _Held:
     began: float = 0.0
     seconds: float = 0.0
     stop: Stop = field(default_factory=Stop)
+    effects: Effects | None = None
 
     @property
     def attempt(self) -> tuple[Key, int]:
@@ -108,6 +110,7 @@ class Worker:
         self._on_behind = on_behind
         self._places = _Places(concurrency)
         self._threads = Threads()
+        self._tills = Tills(ledger.database, size=settings.pool_size)
         self._reach = Reach(events)
         self._completions = Completions(ledger, self._reach, self._told)
         self._lock = threading.Lock()
@@ -213,7 +216,7 @@ class Worker:
             await asyncio.wait(self._live.values())
         self._completions.close()
         await recording
-        self._close()
+        await self._close()
         return claimed
 
     def _begin_turning(self, nudge: asyncio.Event) -> None:
@@ -350,7 +353,8 @@ class Worker:
 
     async def _execute(self, held: _Held) -> Ending:
         policy = held.claimed.policy
-        run = Run.of(held.claimed)
+        held.effects = Effects(self._tills, held.claimed, held.worker)
+        run = Run.of(held.claimed, held.effects)
         if policy.task_name == SHELL:
             return await run_shell(policy.task, run, held.stop, self._threads)
         task = self._tasks.get(policy.task_name)
@@ -367,11 +371,28 @@ class Worker:
         else:
             end.leftover.add_done_callback(lambda _: self._release())
         self._changed.set()
-        if end.stopped and held.stop.reason == "lost":
+        if held.effects is not None and held.effects.finished is not None:
+            self._committed(held, held.effects.finished, end)
+        elif end.stopped and held.stop.reason == "lost":
             del self._held[held.attempt]
             self._say("fenced", held)
         else:
             self._completions.put(Completion(ended=_ended(held, end), output=end.output))
+
+    def _committed(self, held: _Held, finished: Finished, end: Ending) -> None:
+        """The attempt ended with its own transaction; what its task did or returned afterwards cannot change that."""
+        log = Run.of(held.claimed).log
+        if end.error is not None:
+            log.error(
+                "the run had succeeded with its transaction when its task raised %s: %s",
+                end.error["class"],
+                end.error["message"],
+            )
+        elif end.result is not None:
+            log.warning(
+                "what the task returned is not kept: a transactional run's result is given to run.result()"
+            )
+        self._told([(Completion(ended=_ended(held, end)), finished)])
 
     def _release(self) -> None:
         if self._places.give_back(1):
@@ -381,6 +402,8 @@ class Worker:
         """What the ledger recorded of a group of completions, in events and consequences."""
         for completion, finished in group:
             held = self._held.pop(completion.attempt)
+            if finished is None and held.effects is not None:
+                finished = held.effects.finished  # a thread that went on after its stop committed first
             if finished is None:
                 self._say("fenced", held, completion.ended.error)
                 continue
@@ -405,12 +428,13 @@ class Worker:
         self._completions.close()
         with suppress(TimeoutError):
             await asyncio.wait_for(recording, LAST_WORDS)
-        self._close()
+        await self._close()
 
-    def _close(self) -> None:
+    async def _close(self) -> None:
         with self._lock:
             self._loop = None
         self._threads.close()
+        await self._tills.close()
 
     async def _calm(self, seconds: float) -> None:
         """Wait until nothing runs and no hand-off is under way, at most so long."""

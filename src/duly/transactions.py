@@ -1,0 +1,383 @@
+"""The one transaction of an attempt: a task's effects and the run's completion commit together.
+
+The task writes through a connection that is handed to it. At the end of the block the run's ``finish`` is the
+last statement, under the attempt's fence ``(attempt, worker)``, and then comes the commit. An attempt that lost
+its run is refused by the fence: :class:`~duly.errors.Fenced` is raised and everything is rolled back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from dataclasses import replace
+from types import TracebackType
+from typing import Any, Protocol, cast
+from uuid import UUID
+
+import psycopg
+from psycopg.pq import TransactionStatus
+from psycopg.rows import dict_row, tuple_row
+from psycopg_pool import AsyncConnectionPool, ConnectionPool, PoolTimeout
+
+from duly.errors import Fenced, RunError, Unreachable
+from duly.jobs import RESULT_LIMIT, plain_json
+from duly.postgres import Database, Row, connection_arguments, driven, statements, to_its_end
+from duly.records import Claimed, Ended, Finished, ended_arrays, finished_of
+
+IDLE = 60.0
+"""Seconds that a task's transaction may stand between two statements."""
+
+_PATIENCE = 600.0  # how long a task waits for one of the connections that tasks share
+_PAUSE = 0.2  # between two questions after a COMMIT whose answer was lost
+
+Asynchronous = psycopg.AsyncConnection[Any]
+Synchronous = psycopg.Connection[Any]
+
+
+class Tills:
+    """The connections that tasks write through: two pools, opened when a task first asks, each bounded."""
+
+    def __init__(self, database: Database, *, size: int) -> None:
+        self.database = database
+        self._bounds: dict[str, Any] = {
+            "min_size": 0,
+            "max_size": size,
+            "max_idle": 60.0,
+            "timeout": _PATIENCE,
+        }
+        self._arguments = {**connection_arguments("duly task"), "row_factory": tuple_row}
+        self._waiting: AsyncConnectionPool[Asynchronous] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._blocking: ConnectionPool[Synchronous] | None = None
+
+    async def waiting(self) -> AsyncConnectionPool[Asynchronous]:
+        """The pool of ``async def`` tasks, on the worker's loop; raises RunError on another loop."""
+        loop = asyncio.get_running_loop()
+        if self._waiting is None:
+            self._loop = loop
+            self._waiting = AsyncConnectionPool(
+                self.database.url,
+                open=False,
+                kwargs=self._arguments,
+                check=AsyncConnectionPool.check_connection,
+                **self._bounds,
+            )
+            await self._waiting.open()
+        if loop is not self._loop:
+            raise RunError(
+                "run.transaction() was entered on an event loop of the task's own",
+                hint="declare the task with async def, or write `with run.transaction()` in a plain function",
+            )
+        return self._waiting
+
+    def blocking(self) -> ConnectionPool[Synchronous]:
+        """The pool of plain functions, which run in threads."""
+        if self._blocking is None:
+            self._blocking = ConnectionPool(
+                self.database.url,
+                open=True,
+                kwargs=self._arguments,
+                check=ConnectionPool.check_connection,
+                **self._bounds,
+            )
+        return self._blocking
+
+    async def close(self) -> None:
+        """Give every connection back; a later task opens them again."""
+        waiting, self._waiting = self._waiting, None
+        blocking, self._blocking = self._blocking, None
+        if waiting is not None:
+            await waiting.close(timeout=1.0)
+        if blocking is not None:
+            await asyncio.to_thread(blocking.close, 1.0)
+
+
+class Effects:
+    """What one attempt commits: at most one transaction, and with it the run's completion.
+
+    ``finished`` is what the ledger recorded, once the transaction has been committed.
+    """
+
+    def __init__(self, tills: Tills, claimed: Claimed, worker: UUID) -> None:
+        self.tills = tills
+        self.run = claimed.id
+        self.finished: Finished | None = None
+        self.busy = False
+        self._ended = Ended(
+            key=claimed.key, attempt=claimed.attempt, worker=worker, outcome="succeeded", delay=None
+        )
+        self._job = claimed.job
+        self._result: Any = None
+
+    def keep(self, value: Any) -> None:
+        """Commit ``value`` as the run's result; raises NotJSON, TooLarge, or RunError after the commit."""
+        if self.finished is not None:
+            raise RunError(f"run {self.run} has ended: its result was committed with its transaction")
+        self._result = plain_json(value, RESULT_LIMIT, f"the result of job {self._job!r}")
+
+    @property
+    def ended(self) -> Ended:
+        """The completion as the ledger takes it."""
+        return replace(self._ended, result=self._result)
+
+    def begin(self) -> None:
+        """Enter the block of this attempt; raises RunError when it is in one, or has committed one."""
+        if self.finished is not None or self.busy:
+            raise RunError(
+                f"run {self.run} has one transaction, whose end is the run's end",
+                hint="write everything in one block; nested parts are `conn.transaction()`",
+            )
+        self.busy = True
+
+
+class Block(AbstractAsyncContextManager[Asynchronous], AbstractContextManager[Synchronous]):
+    """``async with`` in an ``async def`` task, ``with`` in a plain one; entered once."""
+
+    def __init__(self, effects: Effects, idle: float) -> None:
+        self._effects = effects
+        self._bounds = {"idle": f"{max(1, round(idle * 1000))}ms"}
+        self._hand: Hand | None = None
+
+    async def __aenter__(self) -> Asynchronous:
+        self._effects.begin()
+        try:
+            self._hand = _Waiting(self._effects.tills.database, await self._effects.tills.waiting())
+            await _begin(self._hand, self._bounds)
+        except BaseException:
+            self._effects.busy = False
+            raise
+        return cast(Asynchronous, self._hand.connection)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        assert self._hand is not None
+        return await _end(self._hand, self._effects, error)
+
+    def __enter__(self) -> Synchronous:
+        if _in_a_loop():
+            raise RunError(
+                "`with run.transaction()` would block the worker; an async def task says async with"
+            )
+        self._effects.begin()
+        try:
+            self._hand = _Blocking(self._effects.tills.database, self._effects.tills.blocking())
+            driven(_begin(self._hand, self._bounds))
+        except BaseException:
+            self._effects.busy = False
+            raise
+        return cast(Synchronous, self._hand.connection)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        assert self._hand is not None
+        return driven(_end(self._hand, self._effects, error))
+
+
+def _in_a_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+# ---------------------------------------------------------------- one block, whichever hand holds the connection
+
+
+async def _begin(hand: Hand, bounds: Mapping[str, object]) -> None:
+    try:
+        await hand.take()
+        await hand.begin()
+        await hand.rows("transactions", "begins", bounds)
+    except PoolTimeout:
+        raise Unreachable(
+            f"no connection for a task's transaction within {_PATIENCE:g} s",
+            hint="raise pool_size, or start fewer transactional runs at once",
+        ) from None
+    except BaseException:
+        await hand.give()
+        raise
+
+
+async def _end(hand: Hand, effects: Effects, error: BaseException | None) -> bool:
+    """Finish and commit, or roll back; True when the error was a ``psycopg.Rollback`` of this very block."""
+    try:
+        if error is None:
+            try:
+                finished = await _finish(hand, effects)
+            except BaseException as refused:
+                await hand.leave(refused)
+                raise
+            await _commit(hand, effects, finished)
+            return False
+        return await hand.leave(error)
+    finally:
+        effects.busy = False
+        await hand.give()
+
+
+async def _finish(hand: Hand, effects: Effects) -> Finished:
+    """The completion as the last statement, under the fence; raises Fenced."""
+    status = hand.connection.info.transaction_status
+    if status == TransactionStatus.INERROR:
+        raise RunError(
+            f"a statement in the transaction of run {effects.run} failed, so nothing of it can be committed",
+            hint="write what may fail within `conn.transaction()`, which is a savepoint here",
+        )
+    if status == TransactionStatus.IDLE:
+        raise RunError(
+            f"the task of run {effects.run} ended the transaction that was handed to it by a statement of its own",
+            hint="leave the commit to the end of the block",
+        )
+    await hand.say("ends")
+    rows = await hand.rows("ledger", "finish", ended_arrays([effects.ended]))
+    if not rows:
+        raise Fenced(
+            f"attempt {effects.ended.attempt} lost run {effects.run}; what it wrote is rolled back",
+            hint="nothing is to be done: another attempt answers for the run",
+        )
+    return finished_of(rows[0])
+
+
+async def _commit(hand: Hand, effects: Effects, finished: Finished) -> None:
+    """Commit; where the answer is lost, ask the ledger until it says whether it took place."""
+    try:
+        await hand.commit()
+    except psycopg.OperationalError as error:
+        if not _unknown(error) or not await _recorded(hand, effects):
+            raise
+    effects.finished = finished
+
+
+def _unknown(error: psycopg.Error) -> bool:
+    return error.sqlstate is None or error.sqlstate[:2] in ("08", "57")
+
+
+async def _recorded(hand: Hand, effects: Effects) -> bool:
+    """Is the completion in the ledger? The lock on the run waits for a COMMIT that may still be under way."""
+    key, ended = effects.ended.key, ended_arrays([effects.ended])
+    names = ("job_id", "scheduled_at", "trigger_id", "attempt", "worker", "outcome")
+    while True:
+        try:
+            await hand.give()
+            await hand.take()
+            await hand.begin()
+            await hand.rows(
+                "transactions",
+                "settle",
+                {"job_id": key.job_id, "scheduled_at": key.scheduled_at, "trigger_id": key.trigger_id},
+            )
+            found = await hand.rows("ledger", "ended", {name: ended[name] for name in names})
+            await hand.commit()
+        except (psycopg.OperationalError, PoolTimeout):
+            await hand.pause(_PAUSE)
+        else:
+            return bool(found)
+
+
+class Hand(Protocol):
+    """A connection that is taken from a pool and given back, in either of the two worlds."""
+
+    connection: Any
+
+    async def take(self) -> None: ...
+
+    async def give(self) -> None: ...
+
+    async def begin(self) -> None: ...
+
+    async def leave(self, error: BaseException) -> bool: ...
+
+    async def commit(self) -> None: ...
+
+    async def rows(self, room: str, name: str, given: Mapping[str, object]) -> list[Row]: ...
+
+    async def say(self, name: str) -> None: ...
+
+    async def pause(self, seconds: float) -> None: ...
+
+
+class _Waiting:
+    """The hand of ``async def`` tasks; neither COMMIT nor ROLLBACK is left half done by a cancellation."""
+
+    def __init__(self, database: Database, pool: AsyncConnectionPool[Asynchronous]) -> None:
+        self._database = database
+        self._pool = pool
+        self.connection: Any = None
+        self._transaction: psycopg.AsyncTransaction | None = None
+
+    async def take(self) -> None:
+        self.connection = await self._pool.getconn()
+
+    async def give(self) -> None:
+        connection, self.connection = self.connection, None
+        if connection is not None:
+            await to_its_end(self._pool.putconn(connection))
+
+    async def begin(self) -> None:
+        self._transaction = self.connection.transaction()
+        await self._transaction.__aenter__()
+
+    async def leave(self, error: BaseException) -> bool:
+        assert self._transaction is not None
+        return bool(await to_its_end(self._transaction.__aexit__(type(error), error, error.__traceback__)))
+
+    async def commit(self) -> None:
+        assert self._transaction is not None
+        await to_its_end(self._transaction.__aexit__(None, None, None))
+
+    async def rows(self, room: str, name: str, given: Mapping[str, object]) -> list[Row]:
+        cursor = self.connection.cursor(row_factory=dict_row)
+        await cursor.execute(statements(room)[name], self._database.given(given), binary=True)
+        return await cursor.fetchall() if cursor.description else []
+
+    async def say(self, name: str) -> None:
+        await self.connection.execute(statements("transactions")[name])
+
+    async def pause(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
+class _Blocking:
+    """The hand of plain functions, in their own thread; its coroutines never wait, so they need no loop."""
+
+    def __init__(self, database: Database, pool: ConnectionPool[Synchronous]) -> None:
+        self._database = database
+        self._pool = pool
+        self.connection: Any = None
+        self._transaction: psycopg.Transaction | None = None
+
+    async def take(self) -> None:
+        self.connection = self._pool.getconn()
+
+    async def give(self) -> None:
+        connection, self.connection = self.connection, None
+        if connection is not None:
+            self._pool.putconn(connection)
+
+    async def begin(self) -> None:
+        self._transaction = self.connection.transaction()
+        self._transaction.__enter__()
+
+    async def leave(self, error: BaseException) -> bool:
+        assert self._transaction is not None
+        return bool(self._transaction.__exit__(type(error), error, error.__traceback__))
+
+    async def commit(self) -> None:
+        assert self._transaction is not None
+        self._transaction.__exit__(None, None, None)
+
+    async def rows(self, room: str, name: str, given: Mapping[str, object]) -> list[Row]:
+        cursor = self.connection.cursor(row_factory=dict_row)
+        cursor.execute(statements(room)[name], self._database.given(given), binary=True)
+        return cast("list[Row]", cursor.fetchall()) if cursor.description else []
+
+    async def say(self, name: str) -> None:
+        self.connection.execute(statements("transactions")[name])
+
+    async def pause(self, seconds: float) -> None:
+        time.sleep(seconds)  # noqa: ASYNC251 - nothing else runs in this thread

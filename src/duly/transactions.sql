@@ -1,0 +1,18 @@
+-- The transaction of a task: its bounds, its last settings, and the question after a COMMIT without an answer.
+
+-- name: begins
+-- Bounds a task's own transaction: a frozen worker's locks end with it. Its statements take the time they need.
+select set_config('idle_in_transaction_session_timeout', %(idle)s::text, true) as idle
+
+-- name: ends
+-- Before the completion, which is the last statement of a task's transaction: runs are reached through an index.
+set local enable_seqscan = off; set local enable_bitmapscan = off; set local lock_timeout = '10s'
+
+-- name: settle
+-- Waits for whoever is about to end a run: afterwards it is known whether a COMMIT without an answer took place.
+select runs.state
+  from duly.runs
+ where runs.job_id = %(job_id)s::bigint
+   and runs.scheduled_at = %(scheduled_at)s::timestamptz
+   and runs.trigger_id = %(trigger_id)s::text
+   for no key update
