@@ -94,7 +94,7 @@ class Shapes:
     def _insert(self, table: str, jobs: int) -> None:
         for k in range(INSTANTS):
             for first in range(1, jobs + 1, BATCH):
-                at, last = FIRST + timedelta(minutes=k), min(first + BATCH - 1, jobs)
+                at, last = FIRST + timedelta(minutes=10 * k), min(first + BATCH - 1, jobs)
                 self.ask("insert", table, at=at, first=first, last=last)
 
     def _latest(self, table: str, jobs: int) -> None:
@@ -106,7 +106,7 @@ class Shapes:
         self.ask(f"cursors_{table}", table)
         given = {"jobs": self._n} | ({"definition": self._definition} if table == "wide" else {})
         self.ask(f"fill_{table}", table, **given)
-        for name in ("key", "wake", "vacuum"):
+        for name in ("key", "wake", "vacuum", "by_key", "in_turn"):
             self.ask(name, table)
         seconds, wal = self._timed(lambda: self._move(table))
         size = self.ask("size", table)["bytes"]

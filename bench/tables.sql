@@ -33,9 +33,9 @@ create index on {table} (job_id, scheduled_at) where state in ('queued', 'runnin
 
 -- name: insert
 insert into {table} (job_id, scheduled_at, lo, verdict, policy_id, decision_id, stands_first, task, created_at, available_at)
-select job.id, %(at)s::timestamptz, %(at)s::timestamptz - interval '1 minute', 'on_time', 1, 1, %(at)s::timestamptz,
-       'noop', %(at)s::timestamptz, %(at)s::timestamptz
+select job.id, due.at, due.at - interval '10 minutes', 'on_time', 1, 1, due.at, 'noop', due.at, due.at
   from generate_series(%(first)s::bigint, %(last)s::bigint) as job (id)
+ cross join lateral (select %(at)s::timestamptz + job.id * interval '1 millisecond' as at) as due
 
 -- name: ended
 update {table} set state = 'succeeded'
@@ -64,6 +64,13 @@ select job.id, 1, 1, 1, 1, '2026-03-02Z', '2026-03-02Z', '2026-03-02Z' from gene
 insert into wide (job_id, schedule_id, policy_id, revision, newest_revision, cursor_at, due_at, wake_at, name, definition, args)
 select job.id, 1, 1, 1, 1, '2026-03-02Z', '2026-03-02Z', '2026-03-02Z', 'report-' || job.id, %(definition)s::jsonb, '{{"customer": 1}}'
   from generate_series(1, %(jobs)s::bigint) as job (id)
+
+-- name: by_key
+-- What is compared is the shape and not the planner's choice, which reads the whole narrow table, as that looks cheap.
+set enable_hashjoin = off
+
+-- name: in_turn
+set enable_mergejoin = off
 
 -- name: move
 with due as materialized (
