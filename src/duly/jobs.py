@@ -191,7 +191,7 @@ def make_job(
         )
     if catchup is None:
         raise CatchupMissing(f"job {name!r} does not state its catchup: {_QUESTION}")
-    rule = _schedule(schedule, tz, dst_gap, dst_fold, dialect)
+    rule = _schedule(schedule, tz, dst_gap, dst_fold, dialect).placed(name)
     _check_dst(name, rule, dst_gap, dst_fold)
     if start is not None or end is not None:
         rule = bounded(rule, start=start, end=end)
