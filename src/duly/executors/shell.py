@@ -216,10 +216,12 @@ def _identity(user: str | None) -> dict[str, Any]:
 def _environment(command: Command, run: Run) -> dict[str, str]:
     """The worker's environment without its secrets, the job's own words, and what the run is."""
     environment = {name: value for name, value in os.environ.items() if name not in _SECRETS}
-    if command.user is not None:
-        with contextlib.suppress(KeyError):
-            entry = pwd.getpwnam(command.user)
-            environment |= {"USER": entry.pw_name, "LOGNAME": entry.pw_name, "HOME": entry.pw_dir}
+    with contextlib.suppress(KeyError):  # a user without a name has none to tell
+        user = command.user
+        entry = pwd.getpwuid(os.geteuid()) if user is None else pwd.getpwnam(user)
+        own = {"USER": entry.pw_name, "LOGNAME": entry.pw_name, "HOME": entry.pw_dir}
+        # What a command is told of another user is that one's; of its own, what the worker was not told.
+        environment = own | environment if user is None else environment | own
     environment |= command.env
     interval = run.data_interval
     return environment | {
