@@ -16,7 +16,7 @@ from itertools import islice
 from typing import Any
 
 from duly.clock import text
-from duly.schedules import Note, Schedule
+from duly.schedules import Schedule
 
 YEAR = timedelta(days=366)
 DAY = timedelta(days=1)
@@ -134,11 +134,6 @@ def look(schedule: Schedule, at: datetime, *, job: str | None = None) -> list[Fi
         return [Finding(rule="never", words=words, job=job)]
     notes = islice(schedule.notes(at, at + YEAR), _MOST_NOTES)
     return [Finding(rule=note.rule, words=note.words, job=job, at=note.at) for note in notes]
-
-
-def changes(schedule: Schedule, at: datetime, until: datetime) -> list[Note]:
-    """The changes of the clocks in ``(at, until]`` that touch the schedule, and what will happen at each."""
-    return [note for note in schedule.notes(at, until) if note.at is not None]
 
 
 def look_at_all(jobs: Sequence[Subject], at: datetime) -> Lint:

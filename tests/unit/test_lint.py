@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
-from duly.lint import Subject, changes, duplicates, look, look_at_all, pressure
+from duly.lint import Subject, duplicates, look, look_at_all, pressure
 from duly.schedules import Schedule, cron, every, never, parse
 
 AT = datetime(2027, 1, 1, 12, 30, 15, tzinfo=UTC)
@@ -45,17 +45,6 @@ def test_what_has_fired_once_never_fires_again() -> None:
 def test_an_interval_without_an_anchor_is_left_alone() -> None:
     assert look(every(seconds=5), AT) == []
     assert pressure([Subject(name="a", schedule=every(seconds=5))], AT).counts == (0,) * 1440
-
-
-def test_the_changes_of_the_clocks_are_listed_with_what_happens() -> None:
-    found = changes(cron("30 2 * * *", "Europe/Berlin"), AT, AT + timedelta(days=732))
-    assert [(note.at and note.at.isoformat(), note.rule) for note in found] == [
-        ("2027-03-28T01:00:00+00:00", "gap"),
-        ("2027-10-31T01:00:00+00:00", "fold"),
-        ("2028-03-26T01:00:00+00:00", "gap"),
-        ("2028-10-29T01:00:00+00:00", "fold"),
-    ]
-    assert "it runs once" in found[0].words
 
 
 def test_the_same_work_at_the_same_instants_is_a_duplicate() -> None:

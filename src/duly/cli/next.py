@@ -14,7 +14,7 @@ from duly.cli.output import NO, document, line
 from duly.cli.verbs import INSTANT, Options, clock, verb
 from duly.clock import text
 from duly.errors import DefinitionError, NeverFires, ScheduleError
-from duly.lint import Finding, changes, look
+from duly.lint import Finding, look
 from duly.schedules import Note, Schedule, parse
 from duly.schedules.zones import zone as zone_of
 
@@ -103,7 +103,9 @@ def next_instants(
         what = schedule.text()
     answer = _answer(what, getattr(schedule, "dialect", dialect), schedule, begin, count, previous)
     if dst:
-        answer = replace(answer, changes=tuple(islice(changes(schedule, begin, _later(begin)), MOST)))
+        answer = replace(
+            answer, changes=tuple(islice(schedule.coming_transitions(begin, _later(begin)), MOST))
+        )
     if lint:
         answer = replace(answer, findings=tuple(look(schedule, begin)))
     if options.json:

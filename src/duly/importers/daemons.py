@@ -44,7 +44,7 @@ def meant(text: str, at: int, dialect: Dialect | None) -> tuple[str, list[Cautio
     fields = []
     for number, (word, column) in enumerate(words):
         if dialect != "duly" and "~" in word:
-            raise _random(text, word, at + 1 + text.find("~"))
+            raise _random(text, word, column)
         field = word
         if dialect != "duly" and number < len(_HIGHEST):
             field = _stepped(text, word, column, _HIGHEST[number], dialect, cautions)

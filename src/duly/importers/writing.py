@@ -153,6 +153,8 @@ def _schedule(rule: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
         rule = rule["of"]
     if rule["kind"] != "cron":
         raise _Unwritable(f"cron has no schedule of the kind {rule['kind']}")
+    if rule.get("origin"):
+        raise _Unwritable(f"cron has no H, and {rule['origin']} would lose it")
     try:
         parse(rule["expr"], rule["zone"], dialect="vixie")
     except DulyError as error:
