@@ -120,6 +120,7 @@ class Worker:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._draining = False
         self._clogged = False  # claims nothing until completions are recorded
+        self._crowded = False  # the last claim took all that it asked for
         self._nudge = asyncio.Event()
         self._changed = asyncio.Event()
         self._held: dict[tuple[Key, int], _Held] = {}  # claimed and not yet recorded
@@ -275,8 +276,9 @@ class Worker:
 
     async def _claim(self) -> tuple[int, int]:
         """Claim as many runs as there are places, at most a batch; returns how many came, of how many."""
-        # While a claim is under way the scheduler in this process must still find room to hand runs over.
-        limit = self._places.reserve(BATCH, half=self._handed > 0)
+        # While a claim is under way the scheduler in this process must still find room to hand runs over,
+        # except where more is ready than there is room for.
+        limit = self._places.reserve(BATCH, half=self._handed > 0 and not self._crowded)
         if not limit:
             return 0, 0
         generation, worker = self._generation, self._identity()
@@ -289,6 +291,7 @@ class Worker:
             claimed = found  # only a commit that was answered: what another one claimed is adopted later
         finally:
             self._places.give_back(limit - len(claimed))
+        self._crowded = len(claimed) == limit
         for one in claimed:
             self._begin(one, worker, generation)
         return len(claimed), limit
