@@ -37,18 +37,24 @@ exports = Verbs(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outcome:
-    """What an import did, by name; ``gone`` came from here once, stands here no more, and was left alone."""
+    """What an import did, by name.
+
+    ``gone`` came from here once, stands here no more, and was left alone; ``conflicts`` are kept by a higher
+    generation.
+    """
 
     created: list[str]
     edited: list[str]
     unchanged: list[str]
     removed: list[str]
     gone: list[str]
+    conflicts: list[str]
 
     def document(self) -> dict[str, list[str]]:
         """The same as JSON."""
         return {
-            name: list(getattr(self, name)) for name in ("created", "edited", "unchanged", "removed", "gone")
+            name: list(getattr(self, name))
+            for name in ("created", "edited", "unchanged", "removed", "gone", "conflicts")
         }
 
 
@@ -114,7 +120,8 @@ def import_crontab(
         document(_document(reading, outcome, dry_run))
     else:
         _tell(reading, outcome, dry_run)
-    return NO if reading.refused and not partial else 0
+    conflicts = outcome is not None and outcome.conflicts
+    return NO if conflicts or (reading.refused and not partial) else 0
 
 
 def _document(reading: Reading, outcome: Outcome | None, dry_run: bool) -> dict[str, Any]:
@@ -163,6 +170,7 @@ async def _registered(
         unchanged=applied.unchanged,
         removed=removed,
         gone=gone,
+        conflicts=applied.conflicts,
     )
     return reading, outcome
 
@@ -220,7 +228,10 @@ def _tell(reading: Reading, outcome: Outcome | None, dry_run: bool) -> None:
     line(f"{counted}; {done or 'nothing to do'}")
 
 
-_DONE = {"gone": "not in the file any more, left alone (--prune removes it):"}
+_DONE = {
+    "gone": "not in the file any more, left alone (--prune removes it):",
+    "conflicts": "kept by a higher generation:",
+}
 
 
 def _some(names: list[str]) -> str:

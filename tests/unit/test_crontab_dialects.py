@@ -1,0 +1,81 @@
+"""Where the crons differ, each is read as it reads itself; and what only a directive can say."""
+
+from __future__ import annotations
+
+import pytest
+
+from unit.test_crontab import answered, instants, one, refusal
+
+
+def test_a_slot_is_the_jobs_own_and_stays_the_same() -> None:
+    text = "# duly-default: dialect=duly\nH H(1-4) * * * a\nH H(1-4) * * * b\n"
+    first, second = answered(text)
+    assert first.job.schedule.text() == "H H(1-4) * * *"
+    assert instants(first, "2027-01-01", 2) == instants(answered(text)[0], "2027-01-01", 2)
+    assert instants(first, "2027-01-01", 1) != instants(second, "2027-01-01", 1)
+    assert instants(first, "2027-01-01", 1)[0] < "2027-01-01T05:00"
+
+
+def test_a_random_value_of_cronie_is_refused_with_the_slot_that_stays() -> None:
+    error = refusal("5~30 2 * * * run")
+    assert (error.line, error.column) == (2, 1)
+    assert "H(5-30)" in (error.hint or "")
+
+
+@pytest.mark.parametrize(
+    ("dialect", "line", "schedule", "warned"),
+    [
+        ("bsd", "@every_minute run", "* * * * *", []),
+        ("bsd", "@every_second run", "every 1s", []),
+        ("bsd", "@90 run", "every 90s", ["interval"]),
+        ("bsd", "0 5 * * * -q -n run", "0 5 * * *", ["flag", "flag"]),
+        ("bsd", "1/20 5/6 * * mon/2 run", "1-59/20 5-23/6 * * mon-7/2", ["start-step"] * 3),
+        ("vixie", "1/20,30 5 * * * run", "1 5 * * *", ["start-step"]),
+        ("vixie", "30,1/20,40 5 * * * run", "30,1 5 * * *", ["start-step"]),
+        ("cronie", "-0 5 * * * run", "0 5 * * *", ["flag"]),
+        ("duly", "0/20 5 L * * run", "0/20 5 L * *", []),
+    ],
+)
+def test_each_daemon_reads_its_own_forms(dialect: str, line: str, schedule: str, warned: list[str]) -> None:
+    entry = one(f"# duly-default: dialect={dialect}\n{line}")
+    assert (entry.job.schedule.text(), entry.command) == (schedule, "run")
+    assert [caution.rule for caution in entry.warnings] == warned
+
+
+@pytest.mark.parametrize(
+    ("dialect", "line"),
+    [
+        ("vixie", "@every_minute run"),
+        ("cronie", "@90 run"),
+        ("bsd", "@0 run"),
+        ("bsd", "@9999999999 run"),
+        ("cronie", "0/5 * * * * run"),
+        ("vixie", "0 5 * * * -n run"),
+        ("bsd", "0 5 * * * -x run"),
+        ("vixie", "-0 5 * * * run"),
+        ("vixie", "0 5 L * * run"),
+        ("duly", "0 5 * * * -n run"),
+    ],
+)
+def test_a_daemon_refuses_the_forms_of_another(dialect: str, line: str) -> None:
+    assert refusal(f"# duly-default: dialect={dialect}\n{line}").line == 3
+
+
+@pytest.mark.parametrize(("column", "user"), [("www:wheel/daemon", "www"), ("a.b-c@x$", "a.b-c@x$")])
+def test_a_group_and_a_login_class_are_no_part_of_the_user(column: str, user: str) -> None:
+    (entry,) = answered(f"0 5 * * * {column} run it", "system")
+    assert (entry.user, entry.command) == (user, "run it")
+
+
+def test_a_users_crontab_that_is_taken_for_a_system_one_is_noticed() -> None:
+    assert "no user's name" in refusal("0 5 * * * /opt/run it", "system").message
+
+
+def test_variables_begin_anew_and_a_format_is_answered_in_the_file() -> None:
+    first, second, third = answered(
+        "# duly-default: format=user\nX=1\n0 5 * * * root a\n# duly-default: environment=cron\n0 5 * * * b\n"
+        "# duly-default: environment=none\n0 5 * * * c\n"
+    )
+    assert (first.command, first.environment["X"]) == ("root a", "1")
+    assert second.environment == {"SHELL": "/bin/sh", "PATH": "/usr/bin:/bin"}
+    assert (third.environment, third.job.policy.task["command"]) == ({}, "c")
