@@ -20,6 +20,7 @@ from duly.schedules.zones import zone
 
 _TICK = timedelta(microseconds=1)
 _NEAR_A_CHANGE = timedelta(hours=26)
+_SHORT = 600.0
 _PARTS = ("no_scheduler", "no_worker", "queue", "overlap", "database")
 
 
@@ -64,7 +65,7 @@ class Evidence:
 
 
 async def explain(database: Database, job: str, instant: datetime) -> dict[str, Any]:
-    """The document of one instant: verdict, evidence and ``text``, one paragraph in plain words.
+    """The document of one instant: verdict, evidence and ``text``, plain words whose first line says who decided.
 
     The verdict ``none`` says that nothing stands behind the instant: it is no occurrence, or, if
     ``occurrence`` is true, its verdict has been lost. Raises NotFound when there is no such job.
@@ -271,7 +272,20 @@ def _text(found: Evidence) -> str:
         parts.append(_unanswered(found))
     for run in found.beside:
         parts.append(f"Beside the time line stands {run['id']} ({run['kind']}, {run['state']}).")
-    return " ".join(part for part in parts if part)
+    who, *rest = (part for part in parts if part)
+    return f"{who}\n{' '.join(rest)}"
+
+
+def _told(seconds: float) -> str:
+    """A time as one says it: seconds to the millisecond while it is short, the two largest units when it is long."""
+    if seconds < _SHORT:
+        return f"{seconds:.3f} s"
+    left, told = round(seconds), []
+    for length, unit in ((86400, "d"), (3600, "h"), (60, "min"), (1, "s")):
+        count, left = divmod(left, length)
+        if count or told:
+            told.append(f"{count} {unit}")
+    return " ".join(told[:2])
 
 
 def _authority(found: Evidence) -> str:
@@ -284,9 +298,11 @@ def _authority(found: Evidence) -> str:
             return "Decided by no mechanism: a person or a program asked for this run by its key."
         if found.verdict in ("run", "span"):
             return "Decided by nobody who is known: its row names no decision, so duly did not write it."
+        if found.verdict in ("planned", "owed"):
+            return f"Not decided yet: mechanism {mechanism}, in which any scheduler process may propose."
         return f"Decided by nobody: mechanism {mechanism}, in which any scheduler process may propose."
     offset = decision["clock_offset"]
-    clock = "" if offset is None else f", its clock {offset:.3f} s off the database's"
+    clock = "" if offset is None else f", its clock {round(offset, 3) + 0.0:.3f} s off the database's"
     who = f"process {decision['process']} (host {decision['host']}, pid {decision['pid']})"
     if decision["mechanism"] == "operator":
         who = f"{decision['author']}, {who}"
@@ -386,8 +402,8 @@ def _lateness_words(found: Evidence) -> str:
     total = sum(found.parts.values())
     names = {"no_scheduler": "no scheduler was alive", "no_worker": "no worker was alive", "queue": "in the queue",
              "overlap": "the job was busy", "database": "until it was decided"}  # fmt: skip
-    told = ", ".join(f"{found.parts[part]:.3f} s {names[part]}" for part in _PARTS if found.parts[part] > 0)
-    begin = f"It started {total:.3f} s after its instant" if started else f"It waits since {total:.3f} s"
+    told = ", ".join(f"{_told(found.parts[part])} {names[part]}" for part in _PARTS if found.parts[part] > 0)
+    begin = f"It started {_told(total)} after its instant" if started else f"It has waited for {_told(total)}"
     return f"{begin}: {told}." if told else f"{begin}."
 
 
@@ -491,7 +507,7 @@ def _planned(found: Evidence) -> str:
         if held
         else ""
     )
-    return f"It is planned: due in {wait:.3f} s, and not before.{unless}"
+    return f"It is planned: due in {_told(wait)}, and not before.{unless}"
 
 
 def _unanswered(found: Evidence) -> str:

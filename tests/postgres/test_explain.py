@@ -272,7 +272,7 @@ async def test_lateness_is_attributed_to_who_was_absent(past: History) -> None:
         "total": 35.0,
         "parts": {"no_scheduler": 10.0, "no_worker": 20.0, "queue": 0.0, "overlap": 0.0, "database": 5.0},
     }
-    assert "It waits since 35.000 s" in waiting["text"]
+    assert "It has waited for 35.000 s" in waiting["text"]
     past.clock.set(after[38])
     await past.claim()
     document = await told(past, begin)
