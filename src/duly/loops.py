@@ -230,7 +230,7 @@ class Process:
     async def _schedule(self) -> None:
         database = self._databases["scheduler"]
         stop, nudge = self._stops["scheduler"].open(), self._nudges["scheduler"].open()
-        async with database:
+        async with _patient(database):
             ledger = Ledger(database)
             scheduler = Scheduler(
                 ledger=ledger,
@@ -249,7 +249,7 @@ class Process:
         assert self.worker is not None
         database = self._databases["worker"]
         stop, nudge = self._stops["worker"].open(), self._nudges["worker"].open()
-        async with database:
+        async with _patient(database):
             beside = [self._listen("worker"), self._nudger("scheduler")]
             if self.role == "worker":
                 beside.append(self._keep_house(database))
@@ -326,6 +326,16 @@ class Process:
             self._nudge("worker")
         if any(one.behind for one in lost):
             self._nudge("scheduler")
+
+
+@asynccontextmanager
+async def _patient(database: Database) -> AsyncIterator[None]:
+    """Open a database that was reached before: one that is away at this moment is waited for by the loop itself."""
+    await database.open(wait=False)
+    try:
+        yield
+    finally:
+        await database.close()
 
 
 @asynccontextmanager

@@ -106,10 +106,14 @@ class Database:
             kwargs=connection_arguments(name),
         )
 
-    async def open(self) -> None:
-        """Open the pool; raises Unreachable, AccessDenied or ServerTooOld with what to do next."""
-        await self._probe()
-        await self._pool.open(wait=True, timeout=10.0)
+    async def open(self, *, wait: bool = True) -> None:
+        """Open the pool; raises Unreachable, AccessDenied or ServerTooOld with what to do next.
+
+        Without ``wait`` it raises nothing: the database was reached before, and whoever asks first waits for it.
+        """
+        if wait:
+            await self._probe()
+        await self._pool.open(wait=wait, timeout=10.0)
 
     async def close(self) -> None:
         """Give every connection back."""

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import threading
 from collections.abc import Mapping
 from typing import Any
 
+import psycopg
 import pytest
+from psycopg.conninfo import conninfo_to_dict
 
+from conftest import TestServer, wait_until
 from duly.catalog import Catalog
 from duly.clock import Clock
+from duly.executors.in_process import Task
 from duly.jobs import Backoff, Job, make_job
+from duly.loops import Process
 from duly.postgres import Database
+from duly.settings import Settings
 from postgres.workshop import Workshop, working
 
 LOST_HISTORY = "update duly.runs set state = 'running', attempt = 1, started_at = clock_timestamp()"
@@ -174,3 +181,36 @@ async def test_two_registrations_of_the_same_names_do_not_wait_for_each_other(ur
                 Catalog(one).apply(jobs(up), author="one"), Catalog(other).apply(jobs(down), author="other")
             )
             assert sum(len(each.created) for each in applied) == 500
+
+
+def test_a_database_that_goes_away_when_the_loops_begin_is_waited_for(server: TestServer, url: str) -> None:
+    """The start had reached it and said ready; a restart in that moment ended the process with 3."""
+    name = conninfo_to_dict(url)["dbname"]
+    said: list[Mapping[str, Any]] = []
+
+    class Cut(Process):
+        def _threads(self) -> list[threading.Thread]:
+            server.execute(f"alter database {name} allow_connections false")
+            return super()._threads()
+
+    async def task() -> None: ...
+
+    job = make_job("pulse", schedule="@every 1s", catchup="none", task={"kind": "python", "name": "pulse"})
+    tasks = {"pulse": Task.of(task, "pulse")}
+    process = Cut(
+        "up", url=url, settings=Settings(), clock=Clock(), sink=said.append, tasks=tasks, jobs=[job]
+    )
+    codes: list[int] = []
+    serving = threading.Thread(target=lambda: codes.append(process.serve()))
+    serving.start()
+    try:
+        wait_until(lambda: any(each["event"] in ("database_lost", "stopped") for each in said))
+        with pytest.raises(psycopg.OperationalError):
+            psycopg.connect(url)
+        server.execute(f"alter database {name} allow_connections true")
+        wait_until(lambda: any(each["event"] == "succeeded" for each in said))
+    finally:
+        server.execute(f"alter database {name} allow_connections true")
+        process.stopping.set()
+        serving.join(60)
+    assert codes == [0]
