@@ -15,6 +15,7 @@ from duly.executors.in_process import Task
 from duly.jobs import Job, make_job
 from duly.schedules import Schedule
 from duly.settings import Settings
+from duly.tasks import BODY_LIMIT, HTTP_TIMEOUT, http_task, python_task, shell_task
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -77,7 +78,7 @@ class Duly:
                 make_job(
                     name or task.name,
                     schedule=schedule,
-                    task={"kind": "python", "name": task.name},
+                    task=python_task(task.name),
                     catchup=catchup,
                     tz=tz,
                     args=args,
@@ -124,20 +125,16 @@ class Duly:
 
         The first and last half of ``output_limit`` bytes of its output are kept. Raises as ``job`` does.
         """
-        if not command or (not isinstance(command, str) and not all(isinstance(c, str) for c in command)):
-            raise DefinitionError(
-                f"job {name!r}: its command must be text or a list of texts, not {command!r}"
-            )
-        task = {
-            "kind": "shell",
-            "command": command if isinstance(command, str) else list(command),
-            "env": dict(env or {}),
-            "cwd": cwd,
-            "user": user,
-            "stdin": stdin,
-            "output_limit": output_limit,
-            "ok_codes": list(ok_codes),
-        }
+        task = shell_task(
+            name,
+            command,
+            env=env,
+            cwd=cwd,
+            user=user,
+            stdin=stdin,
+            output_limit=output_limit,
+            ok_codes=ok_codes,
+        )
         parameters.setdefault("source", "python")
         self._declare(make_job(name, schedule=schedule, task=task, catchup=catchup, **parameters))
 

@@ -15,6 +15,7 @@ from typing import Any, Literal, cast, get_args
 from duly.errors import CatchupMissing, DefinitionError, NotJSON, PolicyContradiction, TooLarge
 from duly.schedules import Bounded, Interval, Schedule, bounded, load, never, parse
 from duly.settings import duration
+from duly.tasks import name_of
 
 Catchup = Literal["all", "latest", "none"]
 Overlap = Literal["skip", "queue", "queue_one", "allow"]
@@ -25,7 +26,6 @@ _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 ARGS_LIMIT = 64 * 1024
 RESULT_LIMIT = 256 * 1024
 LONGEST = 36_525 * 86_400.0
-SHELL = "!shell"
 OWN_OVERLAP: Mapping[str, Overlap] = {"all": "queue", "latest": "queue_one", "none": "skip"}
 
 _QUESTION = (
@@ -94,8 +94,8 @@ class Policy:
 
     @property
     def task_name(self) -> str:
-        """What a worker must know to run it: the name of a Python task, or the mark of a shell command."""
-        return SHELL if self.task["kind"] == "shell" else str(self.task["name"])
+        """What a worker must know to run it: the name of a Python task, or the mark of what needs no code."""
+        return name_of(self.task)
 
     def definition(self) -> dict[str, Any]:
         """The policy as plain JSON; ``Policy.load`` gives it back."""

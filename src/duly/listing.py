@@ -290,7 +290,9 @@ def _promise(definition: object, policy: object) -> dict[str, Any]:
 
 
 def task_text(task: Mapping[str, Any]) -> str:
-    """What is run, in one line: the name of a Python task, or the command."""
+    """What is run, in one line: the name of a Python task, the command, or the call without its headers."""
+    if task.get("kind") == "http":
+        return f"{task.get('method', 'GET')} {task['url']}"
     if task.get("kind") != "shell":
         return str(task.get("name", ""))
     command = task["command"]

@@ -18,12 +18,13 @@ from uuid import UUID
 
 from duly.completions import GROUP, LONGEST_PAUSE, Completion, Completions, Reach
 from duly.executors import Ending, Stop, described, fault
+from duly.executors.http import run_http
 from duly.executors.in_process import Task, Threads, run_task
 from duly.executors.shell import TERM_GRACE, run_shell
-from duly.jobs import SHELL
 from duly.ledger import Claimed, Ended, Finished, Hands, Key, Ledger
 from duly.run import Run
 from duly.settings import Settings
+from duly.tasks import HTTP, SHELL
 from duly.telemetry import Events
 from duly.transactions import Effects, Tills
 
@@ -83,7 +84,7 @@ class Worker:
     """Claims runs whose task it knows, runs them and records how they ended.
 
     ``identity`` gives the process's present identity (it changes when a lease was lost), ``tasks`` the Python
-    tasks by name; shell commands need no code. At most ``concurrency`` attempts are held at once.
+    tasks by name; shell commands and HTTP calls need no code. At most ``concurrency`` attempts are held at once.
     ``on_behind`` is called when a finished run leaves its job with something owed.
     """
 
@@ -104,7 +105,7 @@ class Worker:
         self._identity = identity
         self._tasks = tasks
         self._queues = tuple(queues)
-        self._known = (*tasks, SHELL)
+        self._known = (*tasks, SHELL, HTTP)
         self._events = events
         self._settings = settings
         self._on_behind = on_behind
@@ -360,6 +361,8 @@ class Worker:
         run = Run.of(held.claimed, held.effects)
         if policy.task_name == SHELL:
             return await run_shell(policy.task, run, held.stop, self._threads)
+        if policy.task_name == HTTP:
+            return await run_http(policy.task, run, held.stop, self._threads, policy.timeout)
         task = self._tasks.get(policy.task_name)
         if task is None:
             return Ending(error=fault("NotFound", f"this worker has no task {policy.task_name!r}"))
