@@ -138,6 +138,35 @@ class Duly:
         parameters.setdefault("source", "python")
         self._declare(make_job(name, schedule=schedule, task=task, catchup=catchup, **parameters))
 
+    def http(
+        self,
+        name: str,
+        url: str,
+        *,
+        schedule: str | Schedule,
+        catchup: object = None,
+        method: str = "GET",
+        headers: Mapping[str, str] | None = None,
+        body: object = None,
+        expect: object = None,
+        output_limit: int = BODY_LIMIT,
+        timeout: object = HTTP_TIMEOUT,
+        **parameters: Any,
+    ) -> None:
+        """Declare that ``url`` is called at every instant of ``schedule``, by any worker; it needs no code.
+
+        ``${NAME}`` in the url or a header is the worker's environment variable of that name, so that no secret
+        is stored. ``body`` is text or a value that is sent as JSON; ``expect`` a status, a range or several
+        (200 to 299). Redirects are followed within the same origin only. Raises as ``job`` does.
+        """
+        task = http_task(
+            name, url, method=method, headers=headers, body=body, expect=expect, output_limit=output_limit
+        )
+        parameters.setdefault("source", "python")
+        self._declare(
+            make_job(name, schedule=schedule, task=task, catchup=catchup, timeout=timeout, **parameters)
+        )
+
     def add(self, job: Job) -> None:
         """Declare a job that was made by :func:`duly.jobs.make_job`; many jobs may share one task."""
         self._declare(job)
