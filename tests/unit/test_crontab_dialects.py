@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from duly.importers.crontab import read
 from unit.test_crontab import answered, instants, one, refusal
 
 
@@ -79,3 +80,29 @@ def test_variables_begin_anew_and_a_format_is_answered_in_the_file() -> None:
     assert (first.command, first.environment["X"]) == ("root a", "1")
     assert second.environment == {"SHELL": "/bin/sh", "PATH": "/usr/bin:/bin"}
     assert (third.environment, third.job.policy.task["command"]) == ({}, "c")
+
+
+@pytest.mark.parametrize(
+    ("fields", "column", "expanded"),
+    [
+        ("0 0 * * FRI-MON", 9, "0 0 * * 0-1,5-6"),
+        ("0 22-2 * * *", 3, "0 0-2,22-23 * * *"),
+        ("0 0 * * 5-1", 9, "0 0 * * 0-1,5-6"),
+    ],
+)
+def test_a_range_that_runs_backwards_is_asked_about_with_what_it_would_be(
+    fields: str, column: int, expanded: str
+) -> None:
+    for dialect in (None, "vixie", "cronie", "bsd"):
+        found = read(f"\n{fields} run\n", file="x", catchup="all", dialect=dialect, comparing=True)  # type: ignore[arg-type]
+        (refused,) = found.refused
+        assert (refused.line, refused.column) == (2, column)
+        assert "wrap around" in (refused.question or "")
+        assert f'"{expanded}"' in (refused.error.hint or "")
+
+
+def test_the_same_file_by_another_path_is_the_same_owner() -> None:
+    owners = {
+        read("0 1 * * * a\n", file=file, catchup="all").jobs[0].owner for file in ("crontab", "./crontab")
+    }
+    assert owners == {"crontab:crontab"}

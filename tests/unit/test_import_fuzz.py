@@ -104,13 +104,13 @@ _ENVIRONMENT = st.one_of(
     ),
 )
 _COMMAND = st.one_of(
-    _TEXT,
+    _TEXT.map("run {}".format),
     st.sampled_from(["run", "date +%F", "echo a%b", "-n x", "a\\%b", "X=1 run"]),
     st.just(["/bin/bash", "-c", "a"]),
 )
 _SCHEDULES = st.sampled_from(
-    ["* * * * *", "0 2 * * *", "@daily", "0 2 1-7 * mon", "30 2 L * *", "*/5 0 2 * * *", "every 5s", "0/5 * * * *",
-     "once 2027-01-01T00:00:00Z", "never"]
+    ["0 2 * * *", "* * * * *", "5 2 * * *", "@daily", "0 2 1-7 * mon", "*/9 * * * *", "30 2 L * *", "*/5 0 2 * * *",
+     "every 5s", "0/5 * * * *", "once 2027-01-01T00:00:00Z", "never"]
 )  # fmt: skip
 
 
@@ -142,7 +142,7 @@ _JOBS = st.fixed_dictionaries(
         "output_limit": st.sampled_from([1_048_576, 10]),
         "ok_codes": st.sampled_from([[0], [0, 3]]),
         "catchup": st.sampled_from(["all", "latest", "none"]),
-        "overlap": st.sampled_from([None, "allow", "queue", "skip"]),
+        "overlap": st.sampled_from([None, None, "allow", "queue", "skip"]),
         "grace": st.sampled_from([60, 0, 0.5, 600, 1 / 3, 123456.789]),
         "max_attempts": st.sampled_from([1, 4]),
         "on_resume": st.sampled_from(["none", "all"]),
@@ -150,9 +150,9 @@ _JOBS = st.fixed_dictionaries(
         "priority": st.sampled_from([0, -5]),
         "backoff": st.sampled_from([None, Backoff(first=2), Backoff(first=0.5, limit=1e9, jitter=False)]),
         "tags": st.sampled_from([(), ("a", "b c"), ("a,b",)]),
-        "dst_gap": st.sampled_from([None, "skip"]),
+        "dst_gap": st.sampled_from([None, None, "skip"]),
         "start": st.sampled_from([None, AT]),
-        "args": st.sampled_from([{}, {"day": 1}]),
+        "args": st.sampled_from([{}, {}, {}, {}, {}, {"day": 1}]),
     }
 ).map(_made)
 

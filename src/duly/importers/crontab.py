@@ -16,6 +16,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from os.path import normpath
 from typing import Any, get_args
 
 from duly.errors import CatchupMissing, DefinitionError, DulyError, ScheduleError
@@ -393,6 +394,8 @@ class _Reader:
         except ScheduleError as error:
             if error.column is not None:
                 error.column += parts.schedule_at
+            if "runs backwards" in error.message:
+                raise Question(error, "was the range meant to wrap around? cron never runs it") from None
             raise
         return text, dialect, cautions
 
@@ -503,7 +506,7 @@ class _Found:
 
 def owner(file: str, block: str | None) -> str:
     """To whom a job of a crontab belongs: its file, or the generated block it stands in, wherever that is."""
-    return f"crontab:{file}" if block is None else f"crontab-block:{block}"
+    return f"crontab:{normpath(file)}" if block is None else f"crontab-block:{block}"
 
 
 def _answers(pending: list[tuple[int, str, Directive]]) -> dict[str, Any]:

@@ -177,8 +177,7 @@ def _policy(policy: Mapping[str, Any]) -> dict[str, Any]:
         answers["catchup_limit"] = policy["catchup_limit"]
     for name in _PLAIN:
         if policy[name] != _USUAL[name]:
-            value = policy[name]
-            answers[name] = f"{value:g}" if isinstance(value, float) and value == round(value, 6) else value
+            answers[name] = str(policy[name]).removesuffix(".0")
     backoff = dict(policy["backoff"])
     if backoff != {name: getattr(Backoff(), name) for name in backoff}:
         numbers = ",".join(str(backoff[name]) for name in ("first", "factor", "limit"))
