@@ -38,8 +38,10 @@ if TYPE_CHECKING:
     from duly.errors import Unreachable as Unreachable
     from duly.jobs import Backoff as Backoff
     from duly.run import Run as Run
+    from duly.schedules import at_times as at_times
     from duly.schedules import cron as cron
     from duly.schedules import every as every
+    from duly.schedules import every_calendar as every_calendar
     from duly.schedules import never as never
     from duly.schedules import once as once
     from duly.settings import Settings as Settings
@@ -49,6 +51,8 @@ _ROOMS = {
     "Duly": "duly.app",
     "Run": "duly.run",
     "Settings": "duly.settings",
+    "at_times": "duly.schedules",
+    "every_calendar": "duly.schedules",
     "cron": "duly.schedules",
     "every": "duly.schedules",
     "never": "duly.schedules",
@@ -86,8 +90,10 @@ __all__ = [
     "TooLarge",
     "UnknownZone",
     "Unreachable",
+    "at_times",
     "cron",
     "every",
+    "every_calendar",
     "never",
     "once",
 ]

@@ -13,7 +13,7 @@ from math import isfinite
 from typing import Any, Literal, cast, get_args
 
 from duly.errors import CatchupMissing, DefinitionError, NotJSON, PolicyContradiction, TooLarge
-from duly.schedules import Bounded, Interval, Schedule, bounded, load, never, parse
+from duly.schedules import Schedule, bounded, limited, load, never, parse
 from duly.settings import duration
 from duly.tasks import name_of
 
@@ -86,6 +86,7 @@ class Policy:
     timeout: float | None = None
     queue: str = "default"
     priority: int = 0
+    exclude: Mapping[str, Any] | None = None
 
     @property
     def exclusive(self) -> bool:
@@ -172,6 +173,7 @@ def make_job(
     args: Mapping[str, Any] | None = None,
     start: datetime | None = None,
     end: datetime | None = None,
+    limit: int | None = None,
     dst_gap: str | None = None,
     dst_fold: str | None = None,
     dialect: str = "duly",
@@ -195,6 +197,8 @@ def make_job(
     _check_dst(name, rule, dst_gap, dst_fold)
     if start is not None or end is not None:
         rule = bounded(rule, start=start, end=end)
+    if limit is not None:
+        rule = limited(rule, limit=_count(name, "limit", limit))
     unknown = sorted(policies.keys() - _POLICIES)
     if unknown:
         raise DefinitionError(
@@ -268,6 +272,7 @@ def make_policy(
     timeout: object = None,
     queue: str = "default",
     priority: int = 0,
+    exclude: Schedule | None = None,
 ) -> Policy:
     """A policy whose answers have been checked one by one and against each other."""
     answer = catchup_word(name, catchup)
@@ -290,12 +295,27 @@ def make_policy(
         timeout=None if timeout is None else _seconds(name, "timeout", timeout, least=0.001),
         queue=_queue(name, queue),
         priority=_priority(name, priority),
+        exclude=_exclude(name, exclude),
     )
     _refuse_contradictions(name, policy)
     return policy
 
 
 _POLICIES = signature(make_policy).parameters.keys() - {"name", "task", "catchup"}
+
+
+def _exclude(name: str, exclude: Schedule | None) -> Mapping[str, Any] | None:
+    if exclude is None:
+        return None
+    if not isinstance(exclude, Schedule):
+        raise DefinitionError(
+            f"job {name!r}: exclude must be a schedule such as cron(...), not {exclude!r:.80}"
+        )
+    if not exclude.is_anchored:
+        raise DefinitionError(
+            f"job {name!r}: exclude has an interval that counts from nothing; give it an anchor"
+        )
+    return exclude.placed(name).definition()
 
 
 def _backoff(name: str, given: Backoff | Mapping[str, Any] | None) -> Backoff:
@@ -415,22 +435,13 @@ def plain_json(value: Any, limit: int, what: str) -> Any:
 
 
 def anchored(job: Job, previous: Schedule | None, activated_at: datetime) -> Schedule:
-    """The schedule with an interval's anchor filled in.
+    """The schedule with the anchors filled in that were left out.
 
-    An anchor that was left out is the activation instant cut to whole seconds; a later revision that leaves
-    the interval alone keeps the earlier one's.
+    Such an anchor is the activation instant cut to whole seconds; a later revision that leaves the interval
+    alone keeps the earlier one's.
     """
-    if job.schedule.is_anchored:
-        return job.schedule
-    own, kept = _interval(job.schedule), _interval(previous)
-    if own and kept and kept.anchor is not None and kept.seconds == own.seconds:
-        return job.schedule.anchored(kept.anchor)
-    return job.schedule.anchored(activated_at)
-
-
-def _interval(schedule: Schedule | None) -> Interval | None:
-    inner = schedule.of if isinstance(schedule, Bounded) else schedule
-    return inner if isinstance(inner, Interval) else None
+    schedule = job.schedule if previous is None else job.schedule.anchored_as(previous)
+    return schedule.anchored(activated_at)
 
 
 def load_schedule(definition: Mapping[str, Any]) -> Schedule:

@@ -67,6 +67,7 @@ class Ledger:
         self.database = database
         self._schedules: dict[int, Schedule | Exception] = {}
         self._policies: dict[int, Policy | Exception] = {}
+        self._excludes: dict[int, Schedule | Exception] = {}
         self._foreign: set[int] = set()  # schedules made with newer zone data than this process has
         self._shared: dict[tuple[int, int, int], Rule] = {}
 
@@ -144,6 +145,7 @@ class Ledger:
             policy_id=row["policy_id"],
             until_at=row["until_at"],
             paused=row["paused"],
+            exclude=_or_raise(self._excludes.get(row["policy_id"])),
         )
 
     def _ruling(self, row: Row) -> Rule:
@@ -207,7 +209,9 @@ class Ledger:
         missing = [key for key in policies if key not in self._policies]
         if missing:
             for row in await self.database.rows(connection, "ledger", "policies", ids=missing):
-                self._policies[row["id"]] = _attempt(Policy.load, row["definition"])
+                policy = self._policies[row["id"]] = _attempt(Policy.load, row["definition"])
+                if isinstance(policy, Policy) and policy.exclude is not None:
+                    self._excludes[row["id"]] = _attempt(load_schedule, policy.exclude)
 
     def forget(self) -> None:
         """Drop the cached definitions, for tests that spoil them by hand."""

@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from typing import Literal
 
 from duly.jobs import Catchup, Policy
-from duly.schedules import Schedule
+from duly.schedules import Schedule, difference
 
 Verdict = Literal["on_time", "caught_up"]
 Reason = Literal["busy", "limit", "paused", "more", "zones"]
@@ -23,6 +23,8 @@ PAUSE_AT_LIMIT = timedelta(milliseconds=250)
 PAUSE_FOR_ZONES = timedelta(milliseconds=500)
 _TICK = timedelta(microseconds=1)
 _REMEMBERED = 64
+ALTERNATIONS = 500
+SHOWN_WITHIN = timedelta(seconds=60)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,18 +43,29 @@ class Rule:
     paused: bool = False
     removed: bool = False
     poisoned: bool = False
+    exclude: Schedule | None = None
+    kept: Schedule = field(init=False, repr=False, compare=False)
     _known: dict[datetime, datetime | None] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
 
+    def __post_init__(self) -> None:
+        kept = self.schedule if self.exclude is None else difference(self.schedule, self.exclude)
+        object.__setattr__(self, "kept", kept)
+
+    @property
+    def barred(self) -> Schedule:
+        """The nominal instants that ``exclude`` takes out: they get a verdict and never a run."""
+        return difference(self.schedule, self.kept)
+
     def next(self, after: datetime) -> datetime | None:
-        """The first instant of the schedule strictly after ``after``."""
+        """The first instant strictly after ``after`` that is not excluded."""
         try:
             return self._known[after]
         except KeyError:
             if len(self._known) >= _REMEMBERED:
                 self._known.clear()
-            found = self._known[after] = self.schedule.next(after)
+            found = self._known[after] = self.kept.next(after)
             return found
 
 
@@ -141,6 +154,8 @@ def _punctual(standing: Standing, budget: int) -> Plan | None:
     [rule, *later] = standing.rules
     if later or rule.until_at is not None or rule.paused or rule.removed or rule.poisoned or budget <= 0:
         return None
+    if rule.exclude is not None or standing.foreign:
+        return None
     cursor_at, now, policy = standing.cursor_at, standing.now, rule.policy
     if standing.live or (standing.seen_at is not None and standing.seen_at > cursor_at):
         return None
@@ -183,6 +198,7 @@ def _in_full(standing: Standing, budget: int) -> Plan:
         plan.rule = rule
         horizon = min(standing.now, rule.until_at) if rule.until_at else standing.now
         _answer(plan, rule, horizon, budget - len(plan.runs))
+        _excluded_part(plan, rule, horizon)
         if plan.waits_for or rule.until_at is None or rule.until_at > standing.now:
             break
         if position + 1 == len(standing.rules):
@@ -197,11 +213,11 @@ def _in_full(standing: Standing, budget: int) -> Plan:
 def _answer(plan: Plan, rule: Rule, horizon: datetime, budget: int) -> None:
     """Write the tiles that ``rule`` owes up to ``horizon``, as far as they can be decided now."""
     if rule.removed or rule.poisoned:
-        _span(plan, rule, horizon, "removed" if rule.removed else "poisoned", to_the_end=True)
+        _tile(plan, rule, horizon, "removed" if rule.removed else "poisoned", to_the_end=True)
         return
     if rule.paused and rule.policy.on_resume == "none":
         if rule.until_at is not None and rule.until_at <= plan.standing.now:
-            _span(plan, rule, rule.until_at, "paused", to_the_end=True)
+            _tile(plan, rule, rule.until_at, "paused", to_the_end=True)
         return
     due = rule.next(plan.cursor_at)
     if due is None or due > horizon:
@@ -270,7 +286,7 @@ def _catch_up(plan: Plan, rule: Rule, horizon: datetime, budget: int) -> None:
     if answer == "all":
         _each(plan, rule, first, horizon, budget)
         return
-    newest = _last(rule.schedule, first, horizon)
+    newest = _last(rule.kept, first, horizon)
     late = plan.standing.now - newest > timedelta(seconds=rule.policy.grace)
     if answer == "none" and late:
         _span(plan, rule, horizon, "missed")
@@ -324,10 +340,10 @@ def _newest(plan: Plan, rule: Rule, until: datetime, cause: str = "coalesced") -
     """
     first = rule.next(plan.cursor_at)
     assert first is not None
-    newest = _last(rule.schedule, first, until)
+    newest = _last(rule.kept, first, until)
     others = 0
     if newest > first:
-        earlier = rule.schedule.previous(newest)
+        earlier = rule.kept.previous(newest)
         assert earlier is not None
         others = _span(plan, rule, earlier, cause, into_at=newest if cause == "coalesced" else None)
     folded = others if cause == "coalesced" else 0
@@ -343,6 +359,7 @@ def _run(
     first: datetime | None = None,
     following: datetime | None = None,
 ) -> None:
+    _excluded_part(plan, rule, scheduled_at - _TICK)
     plan.runs.append(
         PlannedRun(
             scheduled_at=scheduled_at,
@@ -395,7 +412,40 @@ def _verdict(plan: Plan, rule: Rule, scheduled_at: datetime, following: datetime
     return "on_time" if now - scheduled_at <= timedelta(seconds=rule.policy.grace) else "caught_up"
 
 
-def _span(
+def _span(plan: Plan, rule: Rule, until: datetime, cause: str, *, into_at: datetime | None = None) -> int:
+    """Answer everything nominal in ``(cursor, until]`` by spans; the number that got ``cause``.
+
+    Excluded instants have a cause of their own, so spans take turns. After ``ALTERNATIONS`` turns the rest is
+    one span of ``cause``: none of it runs either way, and no decision may write without a bound.
+    """
+    if rule.exclude is None:
+        return _tile(plan, rule, until, cause, into_at=into_at)
+    answered, most = 0, len(plan.spans) + ALTERNATIONS
+    while (nominal := rule.schedule.next(plan.cursor_at)) is not None and nominal <= until:
+        kept = rule.next(plan.cursor_at)
+        if len(plan.spans) >= most:
+            answered += _tile(plan, rule, until, cause, into_at=into_at)
+        elif kept is None or kept > nominal:
+            _tile(plan, rule, until if kept is None else min(until, kept - _TICK), "excluded")
+        else:
+            barred = rule.barred.next(plan.cursor_at)
+            end = until if barred is None else min(until, barred - _TICK)
+            answered += _tile(plan, rule, end, cause, into_at=into_at)
+    return answered
+
+
+def _excluded_part(plan: Plan, rule: Rule, until: datetime) -> None:
+    """Answer excluded instants up to ``until`` where nothing else is owed before it."""
+    if rule.exclude is None or rule.removed or rule.poisoned:
+        return
+    if rule.paused and rule.policy.on_resume == "none":
+        return
+    kept = rule.next(plan.cursor_at)
+    if kept is None or kept > until:
+        _tile(plan, rule, until, "excluded")
+
+
+def _tile(
     plan: Plan,
     rule: Rule,
     until: datetime,
@@ -425,7 +475,7 @@ def _span(
 def _close(plan: Plan, rule: Rule, until: datetime) -> None:
     """End a revision's part of the time line at its boundary, with nothing left in it."""
     if until > plan.cursor_at:
-        _span(plan, rule, until, "ended", to_the_end=True)
+        _tile(plan, rule, until, "ended", to_the_end=True)
 
 
 def _still_owed(plan: Plan, rule: Rule, horizon: datetime, reason: Reason) -> None:
@@ -449,7 +499,7 @@ def _look_ahead(plan: Plan) -> None:
     rule, now = plan.rule, plan.standing.now
     if rule.removed or rule.poisoned:
         return
-    plan.due_at = rule.next(plan.cursor_at)
+    plan.due_at = _due(plan, rule)
     plan.ended = plan.due_at is None and rule.until_at is None and rule.schedule.kind != "never"
     if plan.waits_for == "limit":
         plan.wake_at = now + PAUSE_AT_LIMIT
@@ -461,3 +511,15 @@ def _look_ahead(plan: Plan) -> None:
         plan.wake_at = rule.until_at
     else:
         plan.wake_at = min((at for at in (plan.due_at, rule.until_at) if at is not None), default=None)
+
+
+def _due(plan: Plan, rule: Rule) -> datetime | None:
+    """When something of the job's is to be decided next.
+
+    Excluded instants get their verdict together with the next kept one, but are not left without for long.
+    """
+    kept = rule.next(plan.cursor_at)
+    nominal = None if rule.exclude is None else rule.schedule.next(plan.cursor_at)
+    if nominal is None or (kept is not None and kept <= nominal + SHOWN_WITHIN):
+        return kept
+    return nominal + SHOWN_WITHIN
