@@ -1,0 +1,85 @@
+"""What a job excludes stays nominal: it gets a verdict of its own and never a run; a limit ends the job."""
+
+from __future__ import annotations
+
+import pytest
+
+from duly import DefinitionError, Duly, cron, every
+from tests.promises.stage import Open, remember, rows, told
+
+
+def app_with(**parameters: object) -> tuple[Duly, list[object]]:
+    """An hourly job that is closed at noon and at one."""
+    app = Duly()
+    seen = remember(app, "j", "0 * * * *", exclude=cron("0 12,13 * * *"), **parameters)
+    return app, seen  # type: ignore[return-value]
+
+
+async def test_an_excluded_instant_is_a_span_and_no_run(laboratory: Open) -> None:
+    """The two excluded hours have a verdict of their own, in their place in the chain."""
+    app, seen = app_with(catchup="none")
+    async with laboratory(app, at="2027-01-05T10:30:00Z") as t:
+        await t.advance(to="2027-01-05T15:30:00Z")
+        assert await told(t, "j", "%H") == ["11 run", "12 excluded 1", "13 excluded 1", "14 run", "15 run"]
+        assert [run.scheduled_at.hour for run in seen] == [11, 14, 15]  # type: ignore[attr-defined]
+
+
+async def test_an_excluded_instant_is_shown_before_the_next_run_is_due(laboratory: Open) -> None:
+    """Within a minute the verdict is there; nothing is owed for hours."""
+    app, _ = app_with(catchup="none")
+    async with laboratory(app, at="2027-01-05T10:30:00Z") as t:
+        await t.advance(to="2027-01-05T12:02:00Z")
+        assert await told(t, "j", "%H") == ["11 run", "12 excluded 1"]
+        report = await t.audit()
+        assert report.document()["owed"] == 0
+
+
+@pytest.mark.parametrize(
+    ("catchup", "expected"),
+    [
+        ("none", ["11 run", "13 excluded 2", "15 missed 2", "16 run"]),
+        ("latest", ["11 run", "13 excluded 2", "15 coalesced 2", "16 run"]),
+        ("all", ["11 run", "13 excluded 2", "14 run", "15 run", "16 run"]),
+    ],
+)
+async def test_after_an_outage_the_excluded_keep_their_cause(
+    laboratory: Open, catchup: str, expected: list[str]
+) -> None:
+    """catchup answers for the others only; the run stands for what really was coalesced into it."""
+    app, seen = app_with(catchup=catchup)
+    async with laboratory(app, at="2027-01-05T10:30:00Z") as t:
+        await t.advance(to="2027-01-05T11:30:00Z")
+        await t.outage(by="271m")
+        await t.settle()
+        assert await told(t, "j", "%H") == expected
+        assert seen[-1].stands_for.count == (3 if catchup == "latest" else 1)  # type: ignore[attr-defined]
+
+
+async def test_what_alternates_for_ever_is_bounded(laboratory: Open) -> None:
+    """Every other second is excluded and a month was missed: the rows are counted in hundreds."""
+    app = Duly()
+    remember(app, "j", every(seconds=1), catchup="none", exclude=cron("*/2 * * * * *"))
+    async with laboratory(app, at="2027-01-05T12:00:00Z") as t:
+        await t.outage(by="30d")
+        [row] = await rows(t, "select count(*) as n, sum(count)::bigint as instants from duly.tiles")
+        assert row["n"] < 600
+        assert row["instants"] >= 30 * 86400 - 1
+
+
+async def test_a_limit_ends_the_job(laboratory: Open) -> None:
+    """After so many instants there is none left: the job has ended and says so."""
+    app = Duly()
+    remember(app, "j", "0 * * * *", catchup="all", limit=3)
+    async with laboratory(app, at="2027-01-05T10:30:00Z") as t:
+        await t.advance(to="2027-01-05T18:30:00Z")
+        assert await told(t, "j", "%H") == ["11 run", "12 run", "13 run"]
+        [row] = await rows(t, "select state from duly.jobs")
+        assert row["state"] == "ended"
+
+
+def test_exclude_must_be_a_schedule_that_counts_from_something() -> None:
+    """Text and an interval without an anchor are refused at declaration, in words."""
+    app = Duly()
+    for wrong in ("0 12 * * *", every(hours=3)):
+        with pytest.raises(DefinitionError, match="exclude"):
+            app.job("0 * * * *", name="j", catchup="none", exclude=wrong)(lambda: None)  # type: ignore[arg-type]
