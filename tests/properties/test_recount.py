@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import time
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from itertools import islice, product
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from duly import schedules
 from duly.errors import DefinitionError
 from duly.recount import Unreadable, instants, recount
 from duly.schedules import zones
+from tests.properties.test_schedules_combined import questions
 
 ZONES = [
     "UTC",
@@ -262,11 +263,57 @@ def test_a_year_of_seconds_is_counted_at_once() -> None:
     assert time.perf_counter() - begin < 1.0
 
 
+@settings(max_examples=120, deadline=None)
+@given(question=questions())
+def test_the_counter_and_the_engine_agree_on_combinations(
+    question: tuple[schedules.Schedule, datetime],
+) -> None:
+    schedule, at = question
+    a, b = at - timedelta(hours=7), at + timedelta(days=2, seconds=5)
+    assert recount(schedule.definition(), a, b) == schedule.count(a, b)
+    assert instants(schedule.definition(), a, b, 30) == list(islice(schedule.between(a, b), 30))
+
+
+@pytest.mark.parametrize("overflow", ["last", "skip"])
+@pytest.mark.parametrize(
+    ("unit", "n"), [("days", 3), ("weeks", 2), ("months", 1), ("months", 5), ("years", 1)]
+)
+@pytest.mark.parametrize("day", [date(2024, 2, 29), date(2024, 8, 31), date(2023, 12, 31)])
+def test_the_counter_and_the_engine_agree_on_calendar_intervals(
+    overflow: str, unit: str, n: int, day: date
+) -> None:
+    schedule = schedules.every_calendar(
+        **{unit: n}, at="02:30", tz="Europe/Berlin", anchor=day, overflow=overflow
+    )
+    a, b = datetime(2023, 6, 1, tzinfo=UTC), datetime(2049, 3, 1, tzinfo=UTC)
+    told = list(schedule.between(a, b))
+    assert instants(schedule.definition(), a, b, len(told) + 1) == told
+    assert recount(schedule.definition(), a, b) == len(told) > 5
+
+
+def test_a_year_of_a_dense_combination_is_counted_at_once() -> None:
+    """31 million instants; days that are alike are counted once."""
+    a, b = datetime(2027, 1, 1, tzinfo=UTC), datetime(2028, 1, 1, tzinfo=UTC)
+    every_second = schedules.cron("* * * * * *", "Europe/Berlin")
+    schedule = every_second - schedules.cron("*/5 * * * *", "America/New_York")
+    begin = time.process_time()
+    assert recount(schedule.definition(), a, b) == schedule.count(a, b) == 365 * (86_400 - 288)
+    assert time.process_time() - begin < 10
+
+
+def test_a_slot_that_was_placed_is_counted_by_its_place() -> None:
+    a, b = datetime(2027, 1, 1, tzinfo=UTC), datetime(2028, 1, 1, tzinfo=UTC)
+    schedule = schedules.cron("H/15 H(0-7) * * *", "Europe/Berlin", slot="a")
+    assert recount(schedule.definition(), a, b) == schedule.count(a, b) > 365
+    with pytest.raises(Unreadable):
+        recount(schedules.cron("H/15 H(0-7) * * *").definition(), a, b)
+
+
 def test_the_counter_shares_nothing_with_the_engine_but_the_zone_data() -> None:
-    source = ast.parse(Path(duly.recount.__file__).read_text(encoding="utf-8"))
-    taken = {
-        node.module: [alias.name for alias in node.names]
-        for node in ast.walk(source)
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("duly")
-    }
-    assert taken == {"duly.schedules.zones": ["zone"]}
+    taken: dict[str, list[str]] = {}
+    for path in Path(duly.recount.__file__).parent.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("duly"):
+                taken.setdefault(node.module or "", []).extend(alias.name for alias in node.names)
+    foreign = {module: names for module, names in taken.items() if not module.startswith("duly.recount.")}
+    assert foreign == {"duly.schedules.zones": ["zone"]}

@@ -150,6 +150,13 @@ class Schedule(ABC):
     def _count(self, lo: int, hi: int) -> int:
         """How many instants lie in ``(lo, hi]``; ``lo < hi``."""
 
+    def anchored_as(self, earlier: Schedule) -> Schedule:
+        """The same rule with the anchors that ``earlier`` has for the same parts, so that an edit keeps its beat.
+
+        What has an anchor of its own keeps it; what is another interval than before stays without.
+        """
+        return self
+
     @property
     def depth(self) -> int:
         """How many schedules stand within one another here; 1 for a simple one."""

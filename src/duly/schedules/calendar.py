@@ -14,7 +14,7 @@ from itertools import accumulate
 from typing import Any, ClassVar, Literal, cast
 
 from duly.errors import ScheduleError
-from duly.schedules.base import SECOND, micros
+from duly.schedules.base import SECOND, Schedule, micros
 from duly.schedules.timeline import Fold, Gap, Rules
 from duly.schedules.wall import DAY, LAST_DAY, DayTimes, WallTimes
 from duly.schedules.walled import Walled, check_dst
@@ -130,6 +130,11 @@ class Calendar(Walled):
     def anchored(self, at: datetime) -> Calendar:
         """The same rule counting from the date that the zone's wall shows at ``at``."""
         return self if self.since is not None else self._since(_wall_date(self._zone, at))
+
+    def anchored_as(self, earlier: Schedule) -> Calendar:
+        if self.since is None and isinstance(earlier, Calendar) and earlier.since is not None:
+            return self._since(earlier.since) if (earlier.unit, earlier.n) == (self.unit, self.n) else self
+        return self
 
     def definition(self) -> dict[str, Any]:
         return {

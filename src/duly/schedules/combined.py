@@ -73,6 +73,13 @@ class Composed(Schedule):
     def anchored(self, at: datetime) -> Schedule:
         return self if self.is_anchored else self._with(tuple(part.anchored(at) for part in self.parts))
 
+    def anchored_as(self, earlier: Schedule) -> Schedule:
+        if self.is_anchored or not isinstance(earlier, type(self)) or len(earlier.parts) != len(self.parts):
+            return self
+        return self._with(
+            tuple(part.anchored_as(known) for part, known in zip(self.parts, earlier.parts, strict=True))
+        )
+
     def placed(self, slot: str) -> Schedule:
         return self if self.is_placed else self._with(tuple(part.placed(slot) for part in self.parts))
 
@@ -197,6 +204,11 @@ class Bounded(Composed):
         b = b if self.end is None else min(b, self.end)
         return self.of.notes(a, b) if a < b else []
 
+    def anchored_as(self, earlier: Schedule) -> Schedule:
+        # A start or an end that comes or goes leaves the rest as it was.
+        known = earlier.of if isinstance(earlier, Bounded) else earlier
+        return self if self.is_anchored else self._with((self.of.anchored_as(known),))
+
     def _with(self, parts: tuple[Schedule, ...]) -> Bounded:
         return Bounded(parts[0], self._first, self._end)
 
@@ -274,6 +286,12 @@ class Limited(Composed):
         times = "once" if self.limit == 1 else f"{self.limit:,} times"
         after = "" if self._from is None else f", counted after {instant_text(self.after)}"
         return f"{self.of.words()}, {times} at most{after}"
+
+    def anchored_as(self, earlier: Schedule) -> Schedule:
+        if self.is_anchored or not isinstance(earlier, Limited):
+            return self
+        begin = earlier._from if self._from is None else self._from
+        return Limited(self.of.anchored_as(earlier.of), self.limit, begin)
 
     def _with(self, parts: tuple[Schedule, ...]) -> Limited:
         return Limited(parts[0], self.limit, self._from)

@@ -58,6 +58,11 @@ class Interval(Schedule):
             return self
         return Interval(self._step, micros(at) // SECOND * SECOND)
 
+    def anchored_as(self, earlier: Schedule) -> Interval:
+        if self._anchor is None and isinstance(earlier, Interval) and earlier._step == self._step:
+            return Interval(self._step, earlier._anchor)
+        return self
+
     def definition(self) -> dict[str, Any]:
         return {"kind": self.kind, "seconds": self.seconds, "anchor": instant_text(self.anchor)}
 

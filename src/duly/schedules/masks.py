@@ -107,7 +107,8 @@ def count(of: Schedule, lo: int, hi: int) -> int:
 def first_in(of: Schedule, grid: Grid, chunk: int, after: int) -> int | None:
     """The first instant > ``after`` in one chunk of a combined schedule."""
     begin, end = grid.begin(chunk), grid.begin(chunk + 1) - 1
-    bits = of._mask(grid, chunk) & grid.cut(chunk, after, end)
+    bits = of._mask(grid, chunk)
+    bits = bits and bits & grid.cut(chunk, after, end)
     found = [begin + ((bits & -bits).bit_length() - 1) * grid.unit] if bits else []
     odd = (at for at in _odd(of, grid, max(after, begin - 1), end) if of._holds(at))
     return min((*found, *odd), default=None)
@@ -116,7 +117,8 @@ def first_in(of: Schedule, grid: Grid, chunk: int, after: int) -> int | None:
 def last_in(of: Schedule, grid: Grid, chunk: int, before: int) -> int | None:
     """The last instant < ``before`` in one chunk of a combined schedule."""
     begin, end = grid.begin(chunk), grid.begin(chunk + 1) - 1
-    bits = of._mask(grid, chunk) & grid.cut(chunk, begin - 1, before - 1)
+    bits = of._mask(grid, chunk)
+    bits = bits and bits & grid.cut(chunk, begin - 1, before - 1)
     found = [begin + (bits.bit_length() - 1) * grid.unit] if bits else []
     odd = (at for at in _odd(of, grid, begin - 1, min(before - 1, end)) if of._holds(at))
     return max((*found, *odd), default=None)
@@ -146,7 +148,7 @@ def _odd(of: Schedule, grid: Grid, lo: int, hi: int) -> list[int]:
 @lru_cache(maxsize=256)
 def spread(bits: int, each: int) -> int:
     """The same places, each ``each`` times as far from the first one."""
-    return bits if each == 1 else int(("0" * (each - 1)).join(f"{bits:b}"), 2)
+    return int(("0" * (each - 1)).join(f"{bits:b}"), 2)
 
 
 @lru_cache(maxsize=256)

@@ -27,11 +27,10 @@ _PREFIX = re.compile(r"(?P<name>CRON_TZ|TZ|DST_GAP|DST_FOLD|DIALECT)=(?P<value>[
 _DURATION = re.compile(r"(?:[0-9]{1,10}(?:\.[0-9]{1,6})?(?:ms|[smhdw]))+")
 _RATE = re.compile(r"rate\([ \t]*([0-9]{1,9})[ \t]+(minute|hour|day)s?[ \t]*\)")
 _AT = re.compile(r"at\([ \t]*([^()]*?)[ \t]*\)")
-_MARK = re.compile(r"[()|]|(?<=[ \t])-(?![^ \t])")
-_LONG = re.compile(r"at |[|]| - ")
+_MARK = re.compile(r"[()|]|[ \t]-(?![^ \t])")
 _INSTANT = re.compile(r"[0-9]{4}-[01][0-9]-[0-3][0-9][T ][012][0-9]:[0-5][0-9](?:[:.0-9+]|-)*Z?")
 _WORD = re.compile(r"[^ \t]+")
-_SUFFIX = re.compile(r"(?<![^ \t])(?:from|until|limit)(?![^ \t])")
+_SUFFIX = re.compile(r"[ \t](?:from|until|limit)(?![^ \t])")
 _UNIT_WORD = re.compile(r"(day|week|month|year)s?")
 
 
@@ -69,7 +68,7 @@ def parse(
     """
     if not isinstance(text, str):
         raise ScheduleError(f"a schedule is text here, not {type(text).__name__}", expr=str(text)[:60])
-    check_text(text, LONGEST_COMBINATION if len(text) > LONGEST and _LONG.search(text) else LONGEST)
+    check_text(text, LONGEST_COMBINATION if "at " in text or "|" in text or " - " in text else LONGEST)
     check_dst(dst_gap, dst_fold, text)
     try:
         found = _Reader(text, anchor).whole(_Rules(tz, dst_gap, dst_fold, dialect))
@@ -172,9 +171,9 @@ class _Reader:
         """Where the form that begins here ends: at a sign between blanks, at a parenthesis not its own."""
         begin = at = self.at
         while found := _MARK.search(self.text, at):
-            place = found.start()
-            if found.group() != "(" or place == begin or not self.text[place - 1].isalnum():
-                if found.group() == "(":
+            place = found.end() - 1
+            if self.text[place] != "(" or place == begin or not self.text[place - 1].isalnum():
+                if self.text[place] == "(":
                     self.refuse("a parenthesis in the middle of a schedule", place, "put | or - before it")
                 return place
             closing = self.text.find(")", place)

@@ -77,9 +77,9 @@ class Walled(Schedule):
 
     def _form(self, zone: str | None, *, inside: bool) -> str:
         prefix = [] if zone == self.zone else [f"TZ={self.zone}"]
-        if self.dst_gap != "run-after" and not self.follows_real_time:
+        if self.dst_gap != "run-after":
             prefix.append(f"DST_GAP={self.dst_gap}")
-        if self.dst_fold != "first" and not self.follows_real_time:
+        if self.dst_fold != "first":
             prefix.append(f"DST_FOLD={self.dst_fold}")
         return " ".join((*prefix, *self._words_of_form()))
 
@@ -219,7 +219,7 @@ class Walled(Schedule):
                 part = _bits(inside, at, until)
             found |= part << at - begin
             at = until
-        return masks.spread(found, SECOND // grid.unit)
+        return found if grid.unit == SECOND else masks.spread(found, SECOND // grid.unit)
 
 
 def _bits(points: tuple[int, ...], at: int, until: int) -> int:
