@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import tempfile
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pytest
 from click.testing import CliRunner
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -210,3 +212,22 @@ def test_an_ordinary_crontab_comes_back_whole() -> None:
     ]
     assert "\n0 2 * * * date +\\%F\n" in out.text
     assert "CRON_TZ=Europe/Berlin" in out.text
+
+
+def test_a_long_crontab_is_read_in_time_that_grows_with_its_lines() -> None:
+    lines = 20_000
+    begun = time.monotonic()
+    found = read("*/5 * * * * run\n" * lines, file="crontab", catchup="none", comparing=True, at=AT)
+    assert time.monotonic() - begun < 20
+    assert len(found.entries) == lines
+    assert found.entries[-1].name == f"run-{lines}"
+
+
+@pytest.mark.parametrize(
+    "odd", ["," * 500_000, "*" * 900_000, "# Begin x\n" * 90_000, "\u00a0" * 300_000, "%" * 900_000]
+)
+def test_hostile_lines_are_read_in_bounded_time(odd: str) -> None:
+    for text in (odd, f"{odd} * * * * run", f"0 1 * * * {odd}", f"X={odd}", f"# duly: name={odd}"):
+        begun = time.monotonic()
+        read(text, file="crontab", catchup="none", comparing=True, at=AT)
+        assert time.monotonic() - begun < 5, text[:40]

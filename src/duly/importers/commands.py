@@ -11,6 +11,7 @@ _SHELLS = frozenset({"sh", "bash", "dash", "ash", "zsh", "ksh"})
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 _LONGEST_NAME = 190  # leaves room for the number that tells two jobs apart
 _DEEPEST = 8
+_LOOKED_AT = 4_096  # characters of a command in which its name is looked for
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,7 +66,7 @@ def name_of(command: str) -> str:
     ``env A=1 /usr/bin/report -q`` is ``report``, ``bash -lc 'cd /x && run'`` is ``cd``. What cannot stand in
     a name becomes ``-``; a command without any usable word is ``job``.
     """
-    for word in _spoken(command, _DEEPEST):
+    for word in _spoken(command[:_LOOKED_AT], _DEEPEST):
         base = word.rstrip("/").rpartition("/")[2]
         name = re.sub(r"[^A-Za-z0-9_.:-]+", "-", base).strip("-.:")[:_LONGEST_NAME]
         if name:

@@ -525,16 +525,19 @@ def _answers(pending: list[tuple[int, str, Directive]]) -> dict[str, Any]:
 def _named(found: list[_Found]) -> Iterator[tuple[str, _Found]]:
     """Each entry with its name: the directive's, else one after its command, numbered where it is taken."""
     taken = {str(entry.answers["name"]) for entry in found if "name" in entry.answers}
+    numbers: dict[str, int] = {}
     for entry in found:
         if "name" in entry.answers:
             yield str(entry.answers["name"]), entry
             continue
         base = name_of(cut(entry.rest).command)
-        name, number = base, 1
+        number = numbers.get(base, 1)
+        name = base if number == 1 else f"{base}-{number}"
         while name in taken:
             number += 1
             name = f"{base}-{number}"
         taken.add(name)
+        numbers[base] = number
         yield name, entry
 
 

@@ -12,6 +12,9 @@ from typing import Any, Literal
 from duly.clock import parse as read_instant
 from duly.errors import DefinitionError
 
+LONGEST = 4_096
+"""The longest line of answers, in characters."""
+
 _COMMENT = re.compile(r"[ \t]*#[ \t]*(?P<kind>duly(?:-default)?):(?P<rest>.*)")
 _NEARLY = re.compile(r"[ \t]*#[ \t]*duly[-_ ]?(?:default)?[ \t]*:?[ \t]*[a-z_]+=\S")
 
@@ -38,6 +41,10 @@ def directive(line: str) -> Directive | None:
                 hint='write "# duly: key=value" or "# duly-default: key=value"',
             )
         return None
+    if len(line) > LONGEST:
+        raise DefinitionError(
+            f"a directive of {len(line):,} characters; at most {LONGEST:,} are read", hint="use several lines"
+        )
     for_all = found["kind"] == "duly-default"
     values: dict[str, Any] = {}
     for word, at in _words(found["rest"], found.start("rest")):
