@@ -71,6 +71,12 @@ class Duly:
         of the job (see the reference); durations are seconds, ``"15m"`` or a timedelta. The function is
         returned unchanged. Raises CatchupMissing, PolicyContradiction, ScheduleError or DefinitionError.
         """
+        if not isinstance(schedule, str | Schedule):
+            # `@app.job` without parentheses would hand the function over here and declare nothing, silently.
+            raise DefinitionError(
+                f"job needs a schedule first, not {getattr(schedule, '__name__', schedule)!r}",
+                hint='write @app.job("0 2 * * *", catchup=…)',
+            )
 
         def declare(function: F) -> F:
             task = Task.of(function, name)
@@ -99,6 +105,10 @@ class Duly:
 
     def task(self, name: str | None = None) -> Callable[[F], F]:
         """Make the decorated function known to workers under ``name``; it is run by jobs that name it."""
+        if name is not None and not isinstance(name, str):
+            raise DefinitionError(
+                f"task needs parentheses, not {getattr(name, '__name__', name)!r}", hint="write @app.task()"
+            )
 
         def declare(function: F) -> F:
             self._register(Task.of(function, name))

@@ -102,6 +102,8 @@ def test_applications_and_crontabs_are_one_union() -> None:
         ("absent.py", "import not_there_at_all\n", "absent.py cannot be imported: ModuleNotFoundError", 1),
         ("leaves.py", "import sys\nsys.exit(0)\n", "leaves.py cannot be imported: SystemExit: 0", 2),
         ("open.py", f"{APP}@app.job('@daily')\ndef one(): ...\n", "catchup", 3),
+        ("bare.py", f"{APP}@app.job\ndef one(): ...\n", "needs a schedule first, not 'one'", 3),
+        ("task.py", f"{APP}@app.task\ndef one(): ...\n", "needs parentheses, not 'one'", 3),
         ("cron.py", f"{APP}\n@app.job('61 * * * *', catchup='all')\ndef one(): ...\n", "minute 61", 4),
         ("jobs.toml", "[[job]]\n", "jobs in TOML are not in this version yet", None),
     ],
