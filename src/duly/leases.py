@@ -19,13 +19,13 @@ from uuid import UUID, uuid4
 import psycopg
 from psycopg.rows import DictRow, dict_row
 
+from duly import crash
 from duly.clock import Clock
-from duly.postgres import connection_arguments, refusal, statements
+from duly.postgres import connection_arguments, refusal, statements, utc
 from duly.records import VERSION
 from duly.settings import Settings
 
 SILENT_BEATS = 2  # so many heartbeats without any process are an outage
-STATEMENT_BOUND = 5000  # milliseconds
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -103,6 +103,7 @@ class Presence:
                 wait = min(1.0, self._settings.heartbeat)
 
     def _beat(self) -> None:
+        crash.point("beat.before")
         sent = self._clock.monotonic()
         before = self._clock.now()
         row = self._one(
@@ -116,6 +117,7 @@ class Presence:
             self._lose()
             self._enter()
             return
+        crash.point("beat.after")
         self._measure(before, row["at"])
         self._beaten_at, self._trusted = sent, True
 
@@ -160,15 +162,17 @@ class Presence:
     def _connect(self) -> psycopg.Connection[DictRow]:
         if self._connection is None:
             arguments = connection_arguments(f"duly {self._role} heartbeat")
-            bounded = f"{arguments['options']} -c statement_timeout={STATEMENT_BOUND}"
-            self._connection = psycopg.Connection.connect(
-                self._url, **{**arguments, "row_factory": dict_row, "options": bounded}
-            )
+            self._connection = psycopg.Connection.connect(self._url, **{**arguments, "row_factory": dict_row})
+            utc(self._connection)
         return self._connection
 
     def _one(self, name: str, *, room: str = "leases", **parameters: Any) -> DictRow | None:
-        cursor = self._connect().execute(statements(room)[name], {**self._clock.parameters(), **parameters})
-        return cursor.fetchone() if cursor.description else None
+        connection = self._connect()
+        connection.execute(statements("postgres")["begin_beat"])
+        cursor = connection.execute(statements(room)[name], {**self._clock.parameters(), **parameters})
+        row = cursor.fetchone() if cursor.description else None
+        connection.commit()
+        return row
 
     def _disconnect(self) -> None:
         connection, self._connection = self._connection, None

@@ -12,15 +12,17 @@ import re
 from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from functools import cache
 from importlib import resources
 from typing import Any, LiteralString, TypeAlias, TypeVar, cast
 
 import psycopg
 from psycopg.rows import DictRow, dict_row
+from psycopg.types.datetime import TimestamptzBinaryLoader, TimestamptzLoader
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
+from duly import crash
 from duly.clock import Clock
 from duly.errors import (
     AccessDenied,
@@ -103,6 +105,7 @@ class Database:
             max_idle=120.0,
             reconnect_timeout=5.0,
             connection_class=cast("type[Connection]", psycopg.AsyncConnection),
+            configure=in_utc,
             kwargs=connection_arguments(name),
         )
 
@@ -245,6 +248,7 @@ class Database:
                 name = "schema_created" if step.version == 1 else "schema_raised"
                 await self.rows(connection, "postgres", name, version=step.version)
                 applied.append(step)
+                crash.point("migrate.step")
         await self.make_partitions()
         return applied
 
@@ -261,16 +265,19 @@ class Database:
             with suppress(psycopg.errors.LockNotAvailable, psycopg.errors.CheckViolation, *made_by_another):
                 async with self.transaction() as connection:
                     await self.rows(connection, "postgres", "partition", month=month)
+                    crash.point("partition.made")
 
 
 def connection_arguments(name: str) -> dict[str, Any]:
-    """How every connection is made: dead peers are noticed within seconds, nothing is prepared by name."""
+    """How every connection is made: dead peers are noticed within seconds, nothing is prepared by name.
+
+    Nothing is asked of the session itself: a pooler in front refuses such parameters or forgets them.
+    """
     return {
         "autocommit": True,
         "prepare_threshold": None,
         "row_factory": dict_row,
         "application_name": name,
-        "options": "-c timezone=UTC",
         "connect_timeout": 5,
         "tcp_user_timeout": 5000,
         "keepalives_idle": 2,
@@ -279,12 +286,44 @@ def connection_arguments(name: str) -> dict[str, Any]:
     }
 
 
+class _Text(TimestamptzLoader):
+    """An instant as UTC, whatever zone the session has."""
+
+    def load(self, data: Any) -> datetime:
+        return super().load(data).astimezone(UTC)
+
+
+class _Binary(TimestamptzBinaryLoader):
+    """The same from the binary form."""
+
+    def load(self, data: Any) -> datetime:
+        return super().load(data).astimezone(UTC)
+
+
+def utc(connection: psycopg.BaseConnection[Any]) -> None:
+    """Let ``connection`` give instants in UTC, also where the session has another zone.
+
+    The session is left alone, because a pooler may give it to others; where it is in UTC anyway, the faster
+    loaders of the driver stay.
+    """
+    if connection.info.parameter_status("TimeZone") not in ("UTC", "Etc/UTC"):
+        for loader in (_Text, _Binary):
+            connection.adapters.register_loader("timestamptz", loader)
+
+
+async def in_utc(connection: psycopg.AsyncConnection[Any]) -> None:
+    """:func:`utc` as a pool calls it."""
+    utc(connection)
+
+
 async def connect(url: str, *, name: str) -> Connection:
     """One connection outside the pool; raises Unreachable or AccessDenied in words."""
     try:
-        return await psycopg.AsyncConnection.connect(url, **connection_arguments(name))
+        connection = await psycopg.AsyncConnection.connect(url, **connection_arguments(name))
     except psycopg.OperationalError as error:
         raise refusal(url, error) from error
+    utc(connection)
+    return connection
 
 
 def refusal(url: str, error: Exception) -> DatabaseError:

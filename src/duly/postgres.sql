@@ -4,6 +4,10 @@
 -- Opens a deciding transaction with its bounds; they end with it, so nothing is left in the session.
 begin; set local statement_timeout = '3s'; set local lock_timeout = '1s'; set local idle_in_transaction_session_timeout = '2s'
 
+-- name: begin_beat
+-- Opens a sign of life: a heartbeat that hangs is no heartbeat.
+begin; set local statement_timeout = '5s'; set local idle_in_transaction_session_timeout = '5s'
+
 -- name: begin_claim
 -- Opens a claim: ready runs come in the order of their index. Statistics taken while nothing was ready make it look
 -- free to sort all that are.

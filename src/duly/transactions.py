@@ -23,7 +23,7 @@ from psycopg_pool import AsyncConnectionPool, ConnectionPool, PoolTimeout
 
 from duly.errors import Fenced, RunError, Unreachable
 from duly.jobs import RESULT_LIMIT, plain_json
-from duly.postgres import Database, Row, connection_arguments, driven, statements, to_its_end
+from duly.postgres import Database, Row, connection_arguments, driven, in_utc, statements, to_its_end, utc
 from duly.records import Claimed, Ended, Finished, ended_arrays, finished_of
 
 IDLE = 60.0
@@ -61,6 +61,7 @@ class Tills:
                 self.database.url,
                 open=False,
                 kwargs=self._arguments,
+                configure=in_utc,
                 check=AsyncConnectionPool.check_connection,
                 **self._bounds,
             )
@@ -79,6 +80,7 @@ class Tills:
                 self.database.url,
                 open=True,
                 kwargs=self._arguments,
+                configure=utc,
                 check=ConnectionPool.check_connection,
                 **self._bounds,
             )

@@ -1,8 +1,10 @@
 -- The transaction of a task: its bounds, its last settings, and the question after a COMMIT without an answer.
 
 -- name: begins
--- Bounds a task's own transaction: a frozen worker's locks end with it. Its statements take the time they need.
-select set_config('idle_in_transaction_session_timeout', %(idle)s::text, true) as idle
+-- Bounds a task's own transaction: a frozen worker's locks end with it. Its statements take the time they need, and
+-- dates mean the same on every server.
+select set_config('idle_in_transaction_session_timeout', %(idle)s::text, true) as idle,
+       set_config('timezone', 'UTC', true) as zone
 
 -- name: ends
 -- Before the completion, which is the last statement of a task's transaction: runs are reached through an index.
