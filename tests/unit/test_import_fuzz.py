@@ -154,6 +154,7 @@ _JOBS = st.fixed_dictionaries(
         "tags": st.sampled_from([(), ("a", "b c"), ("a,b",)]),
         "dst_gap": st.sampled_from([None, None, "skip"]),
         "start": st.sampled_from([None, AT]),
+        "limit": st.sampled_from([None, None, 3]),
         "args": st.sampled_from([{}, {}, {}, {}, {}, {"day": 1}]),
     }
 ).map(_made)

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from duly.importers.commands import Cut
 from duly.importers.reading import Caution
 from duly.jobs import Job
-from duly.schedules import Bounded, Cron
+from duly.schedules import Bounded, Cron, Limited
 from duly.schedules.base import EPOCH
 
 AHEAD = timedelta(days=366)
@@ -62,7 +62,9 @@ def _percent(parts: Cut, column: int) -> str:
 
 
 def _every_minute_of_some_days(job: Job) -> bool:
-    inner = job.schedule.of if isinstance(job.schedule, Bounded) else job.schedule
+    inner = job.schedule
+    while isinstance(inner, Bounded | Limited):
+        inner = inner.of
     if not isinstance(inner, Cron):
         return False
     of = inner.expression

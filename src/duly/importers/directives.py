@@ -168,6 +168,7 @@ _KEYS: Mapping[str, Callable[[str], Any]] = {
     "tags": _tags,
     "start": _instant,
     "end": _instant,
+    "limit": _number,
     "environment": _environment,
     "format": _format,
     "user": str,
@@ -175,7 +176,7 @@ _KEYS: Mapping[str, Callable[[str], Any]] = {
     "output_limit": _number,
     "ok_codes": _numbers,
 }
-_OWN = {"name", "start", "end", "user"}
+_OWN = {"name", "start", "end", "limit", "user"}
 """What only one entry can answer."""
 _COMMON = {"environment", "format"}
 """What only all entries that follow can be told."""

@@ -125,7 +125,7 @@ def _lines(promise: Promise) -> _Lines:
         raise _Unwritable(f"it runs the Python task {task.get('name')}, not a command")
     if definition["args"]:
         raise _Unwritable("it has arguments, which a crontab cannot hold")
-    schedule, answers = _schedule(definition["schedule"])
+    schedule, zone, answers = _schedule(definition["schedule"])
     environment = dict(task["env"] or {})
     base = "cron" if environment.items() >= CRON.items() or set(environment) >= set(CRON) else "none"
     answers = {
@@ -138,18 +138,18 @@ def _lines(promise: Promise) -> _Lines:
     said = " ".join(f"{key}={shlex.quote(str(value))}" for key, value in answers.items())
     return _Lines(
         name=promise.name,
-        zone=definition["schedule"].get("zone") or definition["schedule"].get("of", {}).get("zone") or "UTC",
+        zone=zone,
         base=base,
         variables=_variables(environment, CRON if base == "cron" else {}),
         lines=(f"# duly: {said}", f"{schedule} {_command(task, environment)}"),
     )
 
 
-def _schedule(rule: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """The five fields or nickname, and the answers that belong to them."""
+def _schedule(rule: Mapping[str, Any]) -> tuple[str, str, dict[str, Any]]:
+    """The five fields or nickname, the zone, and the answers that belong to them."""
     answers: dict[str, Any] = {}
-    if rule["kind"] == "bounded":
-        answers = {name: rule[name] for name in ("start", "end") if rule[name] is not None}
+    while rule["kind"] in ("bounded", "limited"):
+        answers |= {name: rule[name] for name in ("start", "end", "limit") if rule.get(name) is not None}
         rule = rule["of"]
     if rule["kind"] != "cron":
         raise _Unwritable(f"cron has no schedule of the kind {rule['kind']}")
@@ -165,7 +165,7 @@ def _schedule(rule: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
         answers["dst_gap"] = rule["gap"]
     if rule["fold"] != "first":
         answers["dst_fold"] = rule["fold"]
-    return rule["expr"], answers
+    return rule["expr"], rule["zone"], answers
 
 
 def _policy(policy: Mapping[str, Any]) -> dict[str, Any]:
