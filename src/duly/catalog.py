@@ -15,6 +15,7 @@ from uuid import uuid4
 
 from psycopg.types.json import Jsonb
 
+from duly import crash
 from duly.errors import DefinitionError, NotFound
 from duly.jobs import Job, anchored, check_args, digest
 from duly.ledger import VERSION, Actor, Ledger, run_id
@@ -149,6 +150,7 @@ class Catalog:
             generation=generation,
             author=author,
         )
+        crash.point("create.opened")
         await self.ledger.activate(
             connection,
             now,
@@ -217,6 +219,7 @@ class Catalog:
         """The boundary: from this instant on the new definition is in force, and not before."""
         async with self.database.transaction() as connection:
             place = await self.ledger.boundary_lock(connection, job_id)
+            crash.point("edit.locked")
             newest = await self.database.row(connection, "catalog", "newest", job_id=job_id)
             if newest is None or generation < newest["generation"]:
                 applied.conflicts.append(job.name)
@@ -245,6 +248,7 @@ class Catalog:
         await self.database.rows(
             connection, "catalog", "end_revision", job_id=job_id, revision=revision - 1, until_at=now
         )
+        crash.point("edit.ended")
         await self.database.rows(
             connection,
             "catalog",

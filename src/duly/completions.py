@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 import psycopg
 
+from duly import crash
 from duly.executors import Output, fault
 from duly.ledger import Ended, Finished, Key, Ledger
 from duly.postgres import without_password
@@ -123,6 +124,7 @@ class Completions:
                 return
 
     async def _write(self, group: Sequence[Completion], unsure: bool) -> dict[tuple[Key, int], Finished]:
+        crash.point("finish.before")
         async with self._ledger.database.transaction("begin_finish") as connection:
             for one in group:
                 if one.output is not None:
@@ -134,6 +136,7 @@ class Completions:
             if unsure and absent:
                 rows = await self._ledger.ended(connection, absent)
                 finished |= {(row.key, row.attempt): row for row in rows}
+        crash.point("finish.committed")
         return finished
 
     async def _apart(self, group: Sequence[Completion], error: Exception) -> None:

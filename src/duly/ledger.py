@@ -17,6 +17,7 @@ from uuid import UUID
 import psycopg
 from psycopg.types.json import Jsonb
 
+from duly import crash
 from duly.errors import Conflict
 from duly.jobs import Policy, load_schedule
 from duly.planner import Plan, PlannedRun, PlannedSpan, Rule, Standing, decide
@@ -383,6 +384,8 @@ class Ledger:
             )
             for row in rows
         ]
+        if lost:
+            crash.point("reap.picked")
         return await self._end_lost(connection, lost)
 
     async def _end_lost(self, connection: Connection, lost: Sequence[Ended]) -> list[Finished]:
@@ -488,6 +491,7 @@ class Ledger:
             args=None if args is None else Jsonb(dict(args)),
             author=author,
         )
+        crash.point("trigger.written")
         await self.database.rows(
             connection, "ledger", "manual_run", **run, revision=place["newest_revision"], waits=busy
         )

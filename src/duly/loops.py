@@ -20,6 +20,7 @@ from typing import Any
 
 import psycopg
 
+from duly import crash
 from duly.catalog import Catalog
 from duly.clock import Clock
 from duly.errors import DatabaseError
@@ -138,7 +139,10 @@ class Process:
 
     def serve(self) -> int:
         """Prepare, turn the loops until asked to stop, drain; the exit code."""
-        self.events.emit("starting", version=self.actor.version)
+        armed = {"crash": crash.armed} if crash.armed else {}
+        self.events.emit("starting", version=self.actor.version, **armed)
+        if armed:
+            self.events.emit("clock", **armed)
         asyncio.run(self._prepare())
         threads = self._threads()
         for thread in threads:
@@ -203,7 +207,13 @@ class Process:
             self.events.emit(
                 "clock", shift=self.clock.shift, skew=self.clock.skew, offset=self.presence.offset
             )
-        self.events.emit("ready", database=without_password(self.url), jobs=jobs, time_shift=self.clock.shift)
+        self.events.emit(
+            "ready",
+            database=without_password(self.url),
+            jobs=jobs,
+            time_shift=self.clock.shift,
+            **({"crash": crash.armed} if crash.armed else {}),
+        )
 
     async def _register(self, database: Database) -> None:
         applied = await Catalog(database).apply(self.jobs, author=author())

@@ -15,6 +15,7 @@ from typing import Protocol
 
 import psycopg
 
+from duly import crash
 from duly.catalog import Catalog
 from duly.errors import DatabaseError
 from duly.ledger import BEGINNING, Actor, Claimed, Due, Hands, Ledger, Recorded, run_id
@@ -170,8 +171,10 @@ class Scheduler:
         """Plan and write; ``outcome`` collects what is told and handed over once it is committed."""
         if not due:
             return
+        crash.point("decide.claimed")
         standings, broken = await self._ledger.standings(connection, due)
         plans, unplannable = _plan(standings, self._settings.batch)
+        crash.point("decide.planned")
         outcome.hands = self._worker.offer() if self._worker else None
         outcome.recorded = await self._ledger.record(connection, plans, self._standpoint.actor, outcome.hands)
         for job_id, error in [*broken, *unplannable]:
@@ -188,6 +191,7 @@ class Scheduler:
         remarkable = [p.standing.job_id for p in outcome.recorded.plans if _remarkable(p)]
         if remarkable and self._events.wants("settled"):
             outcome.names = await self._catalog.names(connection, remarkable)
+        crash.point("decide.recorded")
 
     async def _decide_apart(self, job_ids: Sequence[int]) -> int:
         """Decide job by job; the one whose history contradicts its cursor is held for a person."""
@@ -222,6 +226,7 @@ class Scheduler:
         """After the commit: say what was decided, hand over and nudge."""
         recorded = outcome.recorded
         if recorded.decision is not None:
+            crash.point("decide.committed")
             self._events.emit(
                 "decided",
                 decision=recorded.decision,

@@ -21,6 +21,7 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import dict_row, tuple_row
 from psycopg_pool import AsyncConnectionPool, ConnectionPool, PoolTimeout
 
+from duly import crash
 from duly.errors import Fenced, RunError, Unreachable
 from duly.jobs import RESULT_LIMIT, plain_json
 from duly.postgres import Database, Row, connection_arguments, driven, in_utc, statements, to_its_end, utc
@@ -236,6 +237,7 @@ async def _finish(hand: Hand, effects: Effects) -> Finished:
             hint="leave the commit to the end of the block",
         )
     await hand.say("ends")
+    crash.point("effects.before")
     rows = await hand.rows("ledger", "finish", ended_arrays([effects.ended]))
     if not rows:
         raise Fenced(
@@ -252,6 +254,7 @@ async def _commit(hand: Hand, effects: Effects, finished: Finished) -> None:
     except psycopg.OperationalError as error:
         if not _unknown(error) or not await _recorded(hand, effects):
             raise
+    crash.point("effects.committed")
     effects.finished = finished
 
 

@@ -16,6 +16,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+from duly import crash
 from duly.completions import GROUP, LONGEST_PAUSE, Completion, Completions, Reach
 from duly.executors import Ending, Stop, described, fault
 from duly.executors.http import run_http
@@ -289,6 +290,8 @@ class Worker:
                 found = await self._ledger.claim(
                     connection, worker, queues=self._queues, tasks=self._known, limit=limit
                 )
+            if found:
+                crash.point("claim.committed")
             claimed = found  # only a commit that was answered: what another one claimed is adopted later
         finally:
             self._places.give_back(limit - len(claimed))
@@ -346,6 +349,7 @@ class Worker:
         timer, timeout = None, held.claimed.policy.timeout
         try:
             self._say("started", held)
+            crash.point("task.began")
             if timeout is not None:
                 timer = asyncio.get_running_loop().call_later(timeout, held.stop.ask, "timed_out")
             end = await self._execute(held)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import click
 
+from duly import crash
 from duly.cli.output import complain
 from duly.clock import Clock, parse
 from duly.errors import DefinitionError
@@ -222,6 +224,7 @@ class Verbs(click.Group):
             sys.stdout.reconfigure(errors="backslashreplace")  # which is what JSON writes for such a sign
         try:
             _check(words)
+            crash.arm(os.environ.get(crash.VARIABLE))
             with self.make_context("duly", list(words)) as context:
                 code = self.invoke(context)
             sys.stdout.flush()
