@@ -422,6 +422,10 @@ def check_args(name: str, args: Mapping[str, Any]) -> dict[str, Any]:
 
 def plain_json(value: Any, limit: int, what: str) -> Any:
     """``value`` as JSON would give it back; raises NotJSON or TooLarge, naming ``what``."""
+    if _outgrows(value, limit):
+        raise TooLarge(
+            f"{what}: more than {limit:,} bytes of JSON, which is the bound; keep large data elsewhere"
+        )
     try:
         text = json.dumps(value, allow_nan=False, ensure_ascii=False)
         size = len(text.encode("utf-8"))
@@ -432,6 +436,21 @@ def plain_json(value: Any, limit: int, what: str) -> Any:
     if size > limit:
         raise TooLarge(f"{what}: {size:,} bytes of JSON, the bound is {limit:,}; keep large data elsewhere")
     return json.loads(text)
+
+
+def _outgrows(value: Any, limit: int) -> bool:
+    """Is the value too large for certain? Found without writing it: that would stop every thread of the process."""
+    left, seen, todo = limit, set[int](), [value]
+    while todo and left >= 0:
+        one = todo.pop()
+        if isinstance(one, str):
+            left -= len(one)
+        elif isinstance(one, dict | list | tuple) and id(one) not in seen:
+            seen.add(id(one))
+            left -= len(one)
+            if left >= 0:
+                todo.extend([*one, *one.values()] if isinstance(one, dict) else one)
+    return left < 0
 
 
 def anchored(job: Job, previous: Schedule | None, activated_at: datetime) -> Schedule:
