@@ -41,7 +41,8 @@ T = TypeVar("T")
 
 OLDEST_SERVER = 150000
 _NAME = re.compile(r"^-- name: (\w+)$")
-_PASSWORD = re.compile(r"(://[^:/@\s]*):[^@/\s]*@|(password\s*=\s*)('(?:[^'\\]|\\.)*'|\S+)", re.IGNORECASE)
+# An address may hold a password that should have been escaped: what stands before the last @ of a word is hidden.
+_PASSWORD = re.compile(r"(://[^:/@\s]*):\S*@|(password\s*=\s*)('(?:[^'\\]|\\.)*'|\S+)", re.IGNORECASE)
 
 
 @cache
@@ -62,6 +63,16 @@ def statements(room: str) -> Mapping[str, str]:
 def without_password(url: str) -> str:
     """The address as it may be shown: whatever stood for a password is gone."""
     return _PASSWORD.sub(lambda m: f"{m.group(1)}@" if m.group(1) else f"{m.group(2)}***", url)
+
+
+def said_of(url: str, error: Exception) -> str:
+    """What libpq says of ``url``, without the pieces of a password that it took for a host or a port."""
+    said = without_password(str(error)).strip().replace("\n", " ")
+    hidden = re.search(r"://[^:/@\s]*:(\S*)@", url)
+    pieces = re.split(r"[@/:?]", hidden.group(1)) if hidden else []
+    for piece in sorted((piece for piece in pieces if len(piece) > 2), key=len, reverse=True):
+        said = said.replace(piece, "***")
+    return said
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -328,7 +339,7 @@ async def connect(url: str, *, name: str) -> Connection:
 
 def refusal(url: str, error: Exception) -> DatabaseError:
     """The DatabaseError that says in words why ``url`` cannot be used; it never holds a password."""
-    said = without_password(str(error)).strip().replace("\n", " ")
+    said = said_of(url, error)
     shown = without_password(url)
     if "password" in said or "authentication" in said or "role" in said or "permission" in said:
         return AccessDenied(f"{shown} refuses this user: {said}", hint="check user, password and pg_hba.conf")

@@ -15,10 +15,11 @@ from psycopg.conninfo import conninfo_to_dict
 from conftest import TestServer, wait_until
 from duly.catalog import Catalog
 from duly.clock import Clock
+from duly.errors import DatabaseError, NotJSON
 from duly.executors.in_process import Task
-from duly.jobs import Backoff, Job, make_job
+from duly.jobs import Backoff, Job, make_job, plain_json
 from duly.loops import Process
-from duly.postgres import Database
+from duly.postgres import Database, connect, said_of, without_password
 from duly.settings import Settings
 from postgres.workshop import Workshop, working
 
@@ -214,3 +215,41 @@ def test_a_database_that_goes_away_when_the_loops_begin_is_waited_for(server: Te
         process.stopping.set()
         serving.join(60)
     assert codes == [0]
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://u:base64/se+cret==@127.0.0.1:1/db",
+        "postgresql://u:half@se+cret==@127.0.0.1:1/db",
+        "postgresql://u:per%zzse+cret==@127.0.0.1:1/db",
+        "postgresql://u:se+cret==@127.0.0.1:1/db?sslmode=disable",
+    ],
+)
+async def test_no_piece_of_a_password_is_told_however_badly_it_is_written(url: str) -> None:
+    """A password with a slash is a host and a port to libpq, which quotes them; and the address is told too."""
+    with pytest.raises((DatabaseError, psycopg.Error)) as caught:
+        await connect(url, name="test")
+    assert "se+cret" not in said_of(url, caught.value)
+    assert "se+cret" not in without_password(url)
+    if isinstance(caught.value, DatabaseError):
+        assert "se+cret" not in str(caught.value)
+
+
+async def test_a_result_of_half_a_gigabyte_is_refused_before_it_is_written(shop: Workshop) -> None:
+    """Writing it as JSON held every thread for longer than a lease: the worker lost all that it held."""
+
+    async def task() -> dict[str, list[str]]:
+        return {"rows": ["x" * 2**29]}
+
+    await shop.job("big", task)
+    await shop.ready("big")
+    [run] = await ended(shop, "big")
+    assert run["error"]["class"] == "TooLarge"
+
+
+def test_a_value_that_holds_itself_is_no_json() -> None:
+    circle: list[Any] = []
+    circle.append(circle)
+    with pytest.raises(NotJSON):
+        plain_json(circle, 10, "a circle")

@@ -14,7 +14,7 @@ from psycopg.conninfo import conninfo_to_dict
 from duly.cli.loading import address as declared_address
 from duly.cli.verbs import Options, clock
 from duly.errors import DefinitionError
-from duly.postgres import Database, without_password
+from duly.postgres import Database, said_of, without_password
 from duly.settings import Settings
 
 T = TypeVar("T")
@@ -56,7 +56,7 @@ def _check(url: str) -> None:
         conninfo_to_dict(url)
     except psycopg.ProgrammingError as error:
         raise DefinitionError(
-            f"{without_password(url)!r} is no address of a database: {without_password(str(error))}",
+            f"{without_password(url)!r} is no address of a database: {said_of(url, error)}",
             hint="write one such as postgresql://user@host:5432/name",
         ) from None
 
