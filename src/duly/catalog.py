@@ -1,48 +1,30 @@
 """Where promises are kept: register, edit, remove and trigger jobs; revisions are append-only.
 
-An edit is a boundary: one short transaction ends the newest revision at the database's instant, appends the
-next and raises the cursor's ``newest_revision``. What was owed before is decided later, under the old one.
+An edit is a boundary: a transaction ends the newest revision at the database's instant, appends the next and
+raises the cursor's ``newest_revision``. What was owed before is decided later, under the old one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from array import array
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from itertools import islice
 from typing import Any
 from uuid import uuid4
 
 from psycopg.types.json import Jsonb
 
-from duly import crash
 from duly.errors import DefinitionError, NotFound
-from duly.jobs import Job, anchored, check_args, digest
-from duly.ledger import VERSION, Actor, Ledger, run_id
+from duly.jobs import Job, check_args
+from duly.ledger import Actor, Ledger, run_id
 from duly.postgres import Connection, Database, Row
-from duly.schedules import Schedule, load, tzdata_version
+from duly.registration import Applied, Registration, Wish
+from duly.schedules import tzdata_version
 from duly.zonedata import transitions, unchanged
 
-BATCH = 500
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Applied:
-    """What a registration did, by name; ``revisions`` holds the revision of each job it wrote."""
-
-    created: list[str] = field(default_factory=list)
-    edited: list[str] = field(default_factory=list)
-    unchanged: list[str] = field(default_factory=list)
-    removed: list[str] = field(default_factory=list)
-    conflicts: list[str] = field(default_factory=list)
-    revisions: dict[str, int] = field(default_factory=dict)
-
-    def document(self) -> dict[str, list[str]]:
-        """The same as JSON."""
-        return {
-            name: list(getattr(self, name))
-            for name in ("created", "edited", "unchanged", "removed", "conflicts")
-        }
+BATCH = 1000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,208 +46,89 @@ class ZoneData:
     revised: list[str] = field(default_factory=list)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Interned:
-    """A job's definition with the ids of its shared rows."""
-
-    job: Job
-    schedule: Schedule
-    schedule_id: int
-    policy_id: int
-
-
 class Catalog:
     """Registers what is promised. Idempotent on the definition's hash, ordered by ``generation``."""
 
     def __init__(self, database: Database) -> None:
         self.database = database
         self.ledger = Ledger(database)
+        self._registration = Registration(self.ledger)
 
     async def apply(
-        self, jobs: Iterable[Job], *, author: str, generation: int = 0, dry_run: bool = False
+        self,
+        jobs: Iterable[Job],
+        *,
+        author: str,
+        generation: int = 0,
+        dry_run: bool = False,
+        owner: str | None = None,
+        prune: bool = False,
+        keep: int | None = None,
     ) -> Applied:
-        """Create what is new, edit what differs, leave the rest alone; never removes.
+        """Create what is new, edit what differs, leave the rest alone; batch by batch, in bounded memory.
 
-        A job that a higher ``generation`` declared is not touched and is named under ``conflicts``.
-        With ``dry_run`` nothing is written and the answer is what would be done.
+        A job that a higher ``generation`` declared is not touched and is named under ``conflicts``, and so is
+        one of another owner when an ``owner`` is given. With ``prune`` the owner's jobs that are not among
+        ``jobs`` are removed. With ``dry_run`` nothing is written and the answer is what would be done.
+        ``keep`` bounds how many names each list of the answer has; ``counts`` is exact.
         """
-        applied = Applied()
+        if prune and owner is None:
+            raise DefinitionError("prune removes what an owner no longer declares; say whose with owner=")
+        applied = Applied(keep=keep)
+        wish = Wish(author=author, generation=generation, dry_run=dry_run, owner=owner)
+        present = array("q")
         for batch in _batches(jobs, BATCH):
             _refuse_doubles(batch)
-            await self._apply_batch(batch, applied, author, generation, dry_run)
+            async with self.database.transaction("begin_long") as connection:
+                ids = await self._registration.batch(connection, batch, wish, applied)
+            if prune:
+                present.extend(ids)
+        if prune:
+            await self._prune(wish, present, applied)
         return applied
 
-    async def _apply_batch(
-        self, batch: Sequence[Job], applied: Applied, author: str, generation: int, dry_run: bool
-    ) -> None:
+    async def _prune(self, wish: Wish, present: array[int], applied: Applied) -> None:
+        """Remove the jobs of an owner that are not among ``present``, unless a higher generation has them."""
+        kept = array("q", sorted(present))
+        after = 0
+        while True:
+            async with self.database.connection() as connection:
+                page = await self.database.rows(connection, "catalog", "owned", owner=wish.owner, after=after)
+            for job in page:
+                place = bisect_left(kept, job["id"])
+                if place < len(kept) and kept[place] == job["id"]:
+                    continue
+                if job["generation"] > wish.generation:
+                    if job["name"] not in applied.conflicts:
+                        applied.note("conflicts", job["name"])
+                    continue
+                applied.note("removed", job["name"])
+                if not wish.dry_run:
+                    await self.remove(job["name"], author=wish.author)
+            if not page:
+                return
+            after = page[-1]["id"]
+
+    async def edit(
+        self, name: str, change: Callable[[Row], Job], *, author: str, seen: tuple[int, int] | None = None
+    ) -> Applied:
+        """Make a job what ``change`` says of its newest promise; only if that is still the one ``seen``.
+
+        Raises NotFound, Conflict when it is another revision than (job, revision) ``seen``, and what
+        ``change`` raises.
+        """
+        applied = Applied()
         async with self.database.transaction("begin_long") as connection:
-            known = await self._known(connection, batch)
-            fresh = [job for job in batch if job.name not in known]
-            if fresh and not dry_run:
-                made = await self._create(connection, fresh, author, generation, applied)
-                lost = [job for job in fresh if job.name not in made]
-                known |= await self._known(connection, lost)
-                fresh = []
-            applied.created.extend(job.name for job in fresh)
-        for job in batch:
-            if job.name in known:
-                await self._reconcile(job, known[job.name], applied, author, generation, dry_run)
-
-    async def _known(self, connection: Connection, jobs: Sequence[Job]) -> dict[str, Row]:
-        found: dict[str, Row] = {}
-        for namespace in {job.namespace for job in jobs}:
-            names = [job.name for job in jobs if job.namespace == namespace]
-            rows = await self.database.rows(connection, "catalog", "known", namespace=namespace, names=names)
-            found.update({row["name"]: row for row in rows})
-        return found
-
-    async def _create(
-        self, connection: Connection, jobs: Sequence[Job], author: str, generation: int, applied: Applied
-    ) -> set[str]:
-        now = await self.database.now(connection)
-        rows = await self.database.rows(
-            connection,
-            "catalog",
-            "create",
-            namespaces=[job.namespace for job in jobs],
-            names=[job.name for job in jobs],
-            sources=[job.source for job in jobs],
-            owners=[job.owner for job in jobs],
-            generation=generation,
-            created_at=now,
-        )
-        ids = {row["name"]: row["id"] for row in rows}
-        interned = await self._intern(connection, [(job, None) for job in jobs if job.name in ids], now)
-        await self.database.rows(
-            connection,
-            "catalog",
-            "open",
-            from_at=now,
-            job_ids=[ids[one.job.name] for one in interned],
-            schedule_ids=[one.schedule_id for one in interned],
-            policy_ids=[one.policy_id for one in interned],
-            args=[Jsonb(dict(one.job.args)) for one in interned],
-            definitions=[Jsonb(one.job.definition()) for one in interned],
-            hashes=[one.job.hash for one in interned],
-            generation=generation,
-            author=author,
-        )
-        crash.point("create.opened")
-        await self.ledger.activate(
-            connection,
-            now,
-            [(ids[o.job.name], o.schedule_id, o.policy_id, o.schedule.next(now)) for o in interned],
-        )
-        applied.created.extend(ids)
-        applied.revisions.update(dict.fromkeys(ids, 1))
-        return set(ids)
-
-    async def _intern(
-        self, connection: Connection, jobs: Sequence[tuple[Job, Schedule | None]], now: datetime
-    ) -> list[Interned]:
-        schedules = [anchored(job, previous, now) for job, previous in jobs]
-        changes = [transitions(s.definition(), now) for s in schedules]
-        rules = [
-            digest({**s.definition(), "tzdata": tzdata_version() if known else ""})
-            for s, known in zip(schedules, changes, strict=True)
-        ]
-        policies = [digest(job.policy.definition()) for job, _ in jobs]
-        await self.database.rows(
-            connection,
-            "catalog",
-            "intern_schedules",
-            hashes=rules,
-            definitions=[Jsonb(schedule.definition()) for schedule in schedules],
-            engine=VERSION,
-            tzdata=tzdata_version(),
-            transitions=[None if known is None else Jsonb(known) for known in changes],
-        )
-        await self.database.rows(
-            connection, "catalog", "intern_policies", **_policy_arrays([job for job, _ in jobs], policies)
-        )
-        rule_ids = await self._ids(connection, "interned_schedules", rules)
-        policy_ids = await self._ids(connection, "interned_policies", policies)
-        return [
-            Interned(job=job, schedule=schedule, schedule_id=rule_ids[rule], policy_id=policy_ids[policy])
-            for (job, _), schedule, rule, policy in zip(jobs, schedules, rules, policies, strict=True)
-        ]
-
-    async def _ids(self, connection: Connection, statement: str, hashes: list[bytes]) -> dict[bytes, int]:
-        rows = await self.database.rows(connection, "catalog", statement, hashes=hashes)
-        return {bytes(row["hash"]): row["id"] for row in rows}
-
-    async def _reconcile(
-        self, job: Job, known: Row, applied: Applied, author: str, generation: int, dry_run: bool
-    ) -> None:
-        if generation < known["generation"]:
-            applied.conflicts.append(job.name)
-        elif bytes(known["hash"]) == job.hash and known["state"] not in ("poisoned", "held"):
-            applied.unchanged.append(job.name)
-            if generation > known["generation"] and not dry_run:
-                async with self.database.connection() as connection:
-                    await self.database.rows(
-                        connection,
-                        "catalog",
-                        "raise_generation",
-                        job_ids=[known["id"]],
-                        generation=generation,
-                    )
-        elif dry_run:
-            applied.edited.append(job.name)
-        else:
-            await self._edit(job, known["id"], applied, author, generation)
-
-    async def _edit(self, job: Job, job_id: int, applied: Applied, author: str, generation: int) -> None:
-        """The boundary: from this instant on the new definition is in force, and not before."""
-        async with self.database.transaction() as connection:
-            place = await self.ledger.boundary_lock(connection, job_id)
-            crash.point("edit.locked")
-            newest = await self.database.row(connection, "catalog", "newest", job_id=job_id)
-            if newest is None or generation < newest["generation"]:
-                applied.conflicts.append(job.name)
-                return
-            if bytes(newest["hash"]) == job.hash and newest["state"] not in ("poisoned", "held"):
-                applied.unchanged.append(job.name)
-                return
-            # What has its verdict keeps it, also when the database's clock has gone back behind the cursor.
-            now = max(await self.database.now(connection), newest["from_at"], *_reached(place))
-            [interned] = await self._intern(connection, [(job, _readable(newest["schedule"]))], now)
-            revision = newest["revision"] + 1
-            await self._append(connection, interned, job_id, revision, now, author, generation)
-            applied.edited.append(job.name)
-            applied.revisions[job.name] = revision
-
-    async def _append(
-        self,
-        connection: Connection,
-        interned: Interned,
-        job_id: int,
-        revision: int,
-        now: datetime,
-        author: str,
-        generation: int,
-    ) -> None:
-        await self.database.rows(
-            connection, "catalog", "end_revision", job_id=job_id, revision=revision - 1, until_at=now
-        )
-        crash.point("edit.ended")
-        await self.database.rows(
-            connection,
-            "catalog",
-            "add_revision",
-            job_id=job_id,
-            revision=revision,
-            from_at=now,
-            schedule_id=interned.schedule_id,
-            policy_id=interned.policy_id,
-            args=Jsonb(dict(interned.job.args)),
-            definition=Jsonb(interned.job.definition()),
-            hash=interned.job.hash,
-            generation=generation,
-            author=author,
-        )
-        await self.database.rows(connection, "catalog", "revive", job_id=job_id, generation=generation)
-        await self.ledger.boundary(connection, job_id, revision)
+            job = await self.named(connection, name)
+            await self.ledger.boundary_lock(connection, [job["id"]])
+            [newest] = await self.database.rows(connection, "catalog", "newest", job_ids=[job["id"]])
+            wish = Wish(
+                author=author,
+                generation=newest["generation"],
+                seen=seen or (newest["id"], newest["revision"]),
+            )
+            await self._registration.batch(connection, [change(newest)], wish, applied)
+        return applied
 
     # ------------------------------------------------------------------ zone data
 
@@ -313,48 +176,25 @@ class Catalog:
     async def _revise_job(self, job: Row, definition: Mapping[str, Any], author: str) -> bool:
         """One boundary: the same promise, read with the zone data of this process."""
         async with self.database.transaction() as connection:
-            locked = await self.ledger.boundary_lock(connection, job["id"])
+            locked = (await self.ledger.boundary_lock(connection, [job["id"]])).get(job["id"])
             if locked is None or locked["newest_revision"] != job["revision"]:
                 return False  # somebody else edited it meanwhile, with newer data or another promise
             now = await self.database.now(connection)
-            rule = await self._intern_schedule(connection, definition, now)
-            revision = job["revision"] + 1
-            await self.database.rows(
-                connection, "catalog", "end_revision", job_id=job["id"], revision=revision - 1, until_at=now
-            )
-            await self.database.rows(
+            revision = {job["id"]: job["revision"] + 1}
+            await self._registration.append(
                 connection,
-                "catalog",
-                "add_revision",
-                job_id=job["id"],
-                revision=revision,
-                from_at=now,
-                schedule_id=rule,
-                policy_id=job["policy_id"],
-                args=Jsonb(job["args"]),
-                definition=Jsonb(job["definition"]),
-                hash=job["hash"],
-                generation=job["generation"],
+                revision,
+                from_at=[now],
+                schedule_ids=[await self._registration.schedule_id(connection, definition, now)],
+                policy_ids=[job["policy_id"]],
+                args=[Jsonb(job["args"])],
+                definitions=[Jsonb(job["definition"])],
+                hashes=[job["hash"]],
+                generations=[job["generation"]],
                 author=f"{author} (zone data {tzdata_version()})",
             )
-            await self.ledger.boundary(connection, job["id"], revision)
+            await self.ledger.boundary(connection, revision)
             return True
-
-    async def _intern_schedule(
-        self, connection: Connection, definition: Mapping[str, Any], now: datetime
-    ) -> int:
-        identity = digest({**definition, "tzdata": tzdata_version()})
-        await self.database.rows(
-            connection,
-            "catalog",
-            "intern_schedules",
-            hashes=[identity],
-            definitions=[Jsonb(dict(definition))],
-            engine=VERSION,
-            tzdata=tzdata_version(),
-            transitions=[Jsonb(transitions(definition, now))],
-        )
-        return (await self._ids(connection, "interned_schedules", [identity]))[identity]
 
     # ------------------------------------------------------------------ one job
 
@@ -438,38 +278,9 @@ class Catalog:
         return {row["id"]: row["name"] for row in rows}
 
 
-def _reached(place: Row | None) -> list[datetime]:
-    """Up to where a job is accounted for."""
-    return [] if place is None else [place["cursor_at"]]
-
-
 def _check_key(key: str) -> None:
     if not key or len(key) > 200 or not key.isprintable():
         raise DefinitionError(f"{key!r:.80} cannot be a key: 1 to 200 printable characters")
-
-
-def _readable(definition: Mapping[str, Any]) -> Schedule | None:
-    """The old schedule, for the anchor that an edit keeps; None when it cannot be read any more."""
-    try:
-        return load(definition)
-    except Exception:
-        return None
-
-
-def _policy_arrays(jobs: Sequence[Job], hashes: Sequence[bytes]) -> dict[str, list[Any]]:
-    policies = [job.policy for job in jobs]
-    return {
-        "hashes": list(hashes),
-        "definitions": [Jsonb(policy.definition()) for policy in policies],
-        "tasks": [policy.task_name for policy in policies],
-        "queues": [policy.queue for policy in policies],
-        "priorities": [policy.priority for policy in policies],
-        "exclusives": [policy.exclusive for policy in policies],
-        "max_attempts": [policy.max_attempts for policy in policies],
-        "on_losts": [policy.on_lost for policy in policies],
-        "max_losts": [policy.max_lost for policy in policies],
-        "timeouts": [policy.timeout for policy in policies],
-    }
 
 
 def _batches(jobs: Iterable[Job], size: int) -> Iterator[list[Job]]:

@@ -2,25 +2,23 @@
 
 -- name: known
 -- The newest promise of each named job that is not removed.
-select jobs.id, jobs.name, jobs.generation, jobs.state, jobs.source, revisions.revision, revisions.hash,
-       revisions.paused, schedules.definition as schedule
+select jobs.id, jobs.name, jobs.owner, jobs.generation, jobs.state, revisions.revision, revisions.hash
   from duly.jobs
   join lateral (
-       select revisions.revision, revisions.hash, revisions.paused, revisions.schedule_id
+       select revisions.revision, revisions.hash
          from duly.revisions
         where revisions.job_id = jobs.id
         order by revisions.revision desc
         limit 1) as revisions on true
-  join duly.schedules on schedules.id = revisions.schedule_id
  where jobs.namespace = %(namespace)s::text
-   and jobs.name = any(%(names)s::text[])
+   and jobs.name = any(%(names)b::text[])
    and jobs.state <> 'removed'
 
 -- name: intern_schedules
 -- One row for each definition, however many jobs share it.
 insert into duly.schedules (hash, definition, engine, tzdata, transitions)
 select distinct on (given.hash) given.hash, given.definition, %(engine)s::text, %(tzdata)s::text, given.transitions
-  from unnest(%(hashes)s::bytea[], %(definitions)s::jsonb[], %(transitions)s::jsonb[])
+  from unnest(%(hashes)b::bytea[], %(definitions)b::jsonb[], %(transitions)b::jsonb[])
        as given (hash, definition, transitions)
  order by given.hash
 on conflict (hash) do nothing
@@ -28,15 +26,15 @@ on conflict (hash) do nothing
 -- name: interned_schedules
 select schedules.id, schedules.hash
   from duly.schedules
- where schedules.hash = any(%(hashes)s::bytea[])
+ where schedules.hash = any(%(hashes)b::bytea[])
 
 -- name: intern_policies
 insert into duly.policies (hash, definition, task, queue, priority, exclusive, max_attempts, on_lost, max_lost, timeout)
 select distinct on (given.hash) given.hash, given.definition, given.task, given.queue, given.priority,
        given.exclusive, given.max_attempts, given.on_lost, given.max_lost, given.timeout
-  from unnest(%(hashes)s::bytea[], %(definitions)s::jsonb[], %(tasks)s::text[], %(queues)s::text[],
-              %(priorities)s::smallint[], %(exclusives)s::boolean[], %(max_attempts)s::integer[],
-              %(on_losts)s::text[], %(max_losts)s::integer[], %(timeouts)s::double precision[])
+  from unnest(%(hashes)b::bytea[], %(definitions)b::jsonb[], %(tasks)b::text[], %(queues)b::text[],
+              %(priorities)b::smallint[], %(exclusives)b::boolean[], %(max_attempts)b::integer[],
+              %(on_losts)b::text[], %(max_losts)b::integer[], %(timeouts)b::double precision[])
        as given (hash, definition, task, queue, priority, exclusive, max_attempts, on_lost, max_lost, timeout)
  order by given.hash
 on conflict (hash) do nothing
@@ -44,14 +42,14 @@ on conflict (hash) do nothing
 -- name: interned_policies
 select policies.id, policies.hash
   from duly.policies
- where policies.hash = any(%(hashes)s::bytea[])
+ where policies.hash = any(%(hashes)b::bytea[])
 
 -- name: create
 -- New names become jobs; a name that somebody else made meanwhile is not returned. In one order for everybody:
 -- two registrations of the same names would otherwise wait for each other.
 insert into duly.jobs (namespace, name, source, owner, generation, created_at)
 select given.namespace, given.name, given.source, given.owner, %(generation)s::bigint, %(created_at)s::timestamptz
-  from unnest(%(namespaces)s::text[], %(names)s::text[], %(sources)s::text[], %(owners)s::text[])
+  from unnest(%(namespaces)b::text[], %(names)b::text[], %(sources)b::text[], %(owners)b::text[])
        as given (namespace, name, source, owner)
  order by given.namespace, given.name
 on conflict (namespace, name) where state <> 'removed' do nothing
@@ -62,36 +60,44 @@ returning jobs.id, jobs.name
 insert into duly.revisions (job_id, revision, from_at, schedule_id, policy_id, args, definition, hash, generation, author)
 select given.job_id, 1, %(from_at)s::timestamptz, given.schedule_id, given.policy_id, given.args, given.definition,
        given.hash, %(generation)s::bigint, %(author)s::text
-  from unnest(%(job_ids)s::bigint[], %(schedule_ids)s::bigint[], %(policy_ids)s::bigint[], %(args)s::jsonb[],
-              %(definitions)s::jsonb[], %(hashes)s::bytea[])
+  from unnest(%(job_ids)b::bigint[], %(schedule_ids)b::bigint[], %(policy_ids)b::bigint[], %(args)b::jsonb[],
+              %(definitions)b::jsonb[], %(hashes)b::bytea[])
        as given (job_id, schedule_id, policy_id, args, definition, hash)
 
 -- name: newest
--- The newest promise of one job, read under the lock of its cursor.
+-- The newest promise of each job, read under the locks of their cursors.
 select jobs.id, jobs.name, jobs.generation, jobs.state, revisions.revision, revisions.hash, revisions.paused,
-       revisions.from_at, schedules.definition as schedule
+       revisions.from_at, revisions.definition, schedules.definition as schedule
   from duly.jobs
-  join duly.revisions on revisions.job_id = jobs.id
+  join lateral (
+       select revisions.revision, revisions.hash, revisions.paused, revisions.from_at, revisions.definition,
+              revisions.schedule_id
+         from duly.revisions
+        where revisions.job_id = jobs.id
+        order by revisions.revision desc
+        limit 1) as revisions on true
   join duly.schedules on schedules.id = revisions.schedule_id
- where jobs.id = %(job_id)s::bigint
+ where jobs.id = any(%(job_ids)b::bigint[])
    and jobs.state <> 'removed'
- order by revisions.revision desc
- limit 1
 
--- name: end_revision
--- The old revision is in force until this instant and no longer.
+-- name: end_revisions
+-- The old revisions are in force until this instant and no longer.
 update duly.revisions
-   set until_at = %(until_at)s::timestamptz
- where revisions.job_id = %(job_id)s::bigint
-   and revisions.revision = %(revision)s::integer
+   set until_at = ended.until_at
+  from unnest(%(job_ids)b::bigint[], %(revisions)b::integer[], %(until_at)b::timestamptz[])
+       as ended (job_id, revision, until_at)
+ where revisions.job_id = ended.job_id
+   and revisions.revision = ended.revision
    and revisions.until_at is null
-returning revisions.revision
 
--- name: add_revision
+-- name: add_revisions
 insert into duly.revisions (job_id, revision, from_at, schedule_id, policy_id, args, definition, hash, generation, author)
-values (%(job_id)s::bigint, %(revision)s::integer, %(from_at)s::timestamptz, %(schedule_id)s::bigint,
-        %(policy_id)s::bigint, %(args)s::jsonb, %(definition)s::jsonb, %(hash)s::bytea, %(generation)s::bigint,
-        %(author)s::text)
+select given.job_id, given.revision, given.from_at, given.schedule_id, given.policy_id, given.args, given.definition,
+       given.hash, given.generation, %(author)s::text
+  from unnest(%(job_ids)b::bigint[], %(revisions)b::integer[], %(from_at)b::timestamptz[], %(schedule_ids)b::bigint[],
+              %(policy_ids)b::bigint[], %(args)b::jsonb[], %(definitions)b::jsonb[], %(hashes)b::bytea[],
+              %(generations)b::bigint[])
+       as given (job_id, revision, from_at, schedule_id, policy_id, args, definition, hash, generation)
 
 -- name: revive
 -- An edited job is active again, whatever had parked it.
@@ -99,14 +105,14 @@ update duly.jobs
    set state      = 'active',
        reason     = null,
        generation = greatest(jobs.generation, %(generation)s::bigint)
- where jobs.id = %(job_id)s::bigint
+ where jobs.id = any(%(job_ids)b::bigint[])
    and jobs.state <> 'removed'
 
 -- name: raise_generation
 -- A later deploy declares the same promise: an earlier one can no longer change it.
 update duly.jobs
    set generation = %(generation)s::bigint
- where jobs.id = any(%(job_ids)s::bigint[])
+ where jobs.id = any(%(job_ids)b::bigint[])
    and jobs.generation < %(generation)s::bigint
 
 -- name: named
@@ -213,3 +219,21 @@ select jobs.name, case when revisions.paused then 'paused' else jobs.state end a
    and jobs.state <> 'removed'
  order by jobs.name
  limit %(limit)s::int
+
+-- name: owned
+-- The jobs that belong to an owner, page by page, in the order of their ids.
+select jobs.id, jobs.name, jobs.generation
+  from duly.jobs
+ where jobs.namespace = 'default'
+   and jobs.owner = %(owner)s::text
+   and jobs.state <> 'removed'
+   and jobs.id > %(after)s::bigint
+ order by jobs.id
+ limit 1000
+
+-- name: adopt_jobs
+-- These jobs belong to an owner from now on.
+update duly.jobs
+   set owner = %(owner)s::text
+ where jobs.id = any(%(job_ids)b::bigint[])
+   and jobs.owner is distinct from %(owner)s::text

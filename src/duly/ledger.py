@@ -428,14 +428,19 @@ class Ledger:
             due_at=[job[3] for job in jobs],
         )
 
-    async def boundary_lock(self, connection: Connection, job_id: int) -> Row | None:
-        """Take the cursor row that every edit of a job goes through."""
-        return await self.database.row(connection, "ledger", "boundary_lock", job_id=job_id)
+    async def boundary_lock(self, connection: Connection, job_ids: Sequence[int]) -> dict[int, Row]:
+        """Take the cursor rows that every edit of these jobs goes through, in the order of their ids."""
+        rows = await self.database.rows(connection, "ledger", "boundary_lock", job_ids=list(job_ids))
+        return {row["job_id"]: row for row in rows}
 
-    async def boundary(self, connection: Connection, job_id: int, revision: int) -> None:
-        """Say that ``revision`` is the newest; a plan made before this loses its race."""
-        if not await self.database.row(connection, "ledger", "boundary", job_id=job_id, revision=revision):
-            raise Conflict(f"job {job_id} was edited by somebody else at the same time; read it again")
+    async def boundary(self, connection: Connection, newer: Mapping[int, int]) -> None:
+        """Say which revision of each job is the newest; a plan made before this loses its race."""
+        moved = await self.database.rows(
+            connection, "ledger", "boundary", job_ids=list(newer), revisions=list(newer.values())
+        )
+        lost = newer.keys() - {row["job_id"] for row in moved}
+        if lost:
+            raise Conflict(f"job {min(lost)} was edited by somebody else at the same time; read it again")
 
     async def settle_removed(self, connection: Connection, job_id: int, actor: Actor) -> None:
         """Close a time line: what is owed up to now becomes spans ``removed``, and nobody looks again."""

@@ -530,19 +530,19 @@ select opened.job_id, opened.schedule_id, opened.policy_id, 1, 1, %(activated_at
        as opened (job_id, schedule_id, policy_id, due_at)
 
 -- name: boundary_lock
--- Takes the cursor row that every edit of a job goes through.
+-- Takes the cursor rows that every edit of these jobs goes through.
 select cursors.job_id, cursors.revision, cursors.newest_revision, cursors.cursor_at
   from duly.cursors
- where cursors.job_id = %(job_id)s::bigint
-   for no key update
+ where cursors.job_id = any(%(job_ids)b::bigint[])
+ order by cursors.job_id for no key update
 
 -- name: boundary
 -- A newer revision exists: whoever plans next decides up to it under the old one and then steps on.
 update duly.cursors
-   set newest_revision = %(revision)s::integer,
+   set newest_revision = newer.revision,
        wake_at         = duly.clock(%(at)s::timestamptz, %(shift)s::double precision)
- where cursors.job_id = %(job_id)s::bigint
-   and cursors.newest_revision = %(revision)s::integer - 1
+  from unnest(%(job_ids)b::bigint[], %(revisions)b::integer[]) as newer (job_id, revision)
+ where cursors.job_id = newer.job_id and cursors.newest_revision = newer.revision - 1
 returning cursors.job_id
 
 -- name: close

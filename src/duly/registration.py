@@ -1,0 +1,404 @@
+"""How promises are written: a batch of jobs in one transaction, shared rows interned once.
+
+Creating and editing both come through here. An edit is a boundary: the newest revision ends at the database's
+instant and the next one begins, under the locks of the cursors.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from psycopg.types.json import Jsonb
+
+from duly.errors import Conflict
+from duly.jobs import Job, Policy, anchored, digest
+from duly.ledger import VERSION, Ledger
+from duly.postgres import Connection, Row
+from duly.schedules import Schedule, load, tzdata_version
+from duly.zonedata import transitions
+
+_ASIDE = ("poisoned", "held")
+_CACHED = 10_000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Applied:
+    """What a registration did, by name; ``revisions`` holds the revision of each job it wrote.
+
+    ``counts`` is exact. With ``keep`` no list has more names than that, however many jobs there were.
+    """
+
+    created: list[str] = field(default_factory=list)
+    edited: list[str] = field(default_factory=list)
+    unchanged: list[str] = field(default_factory=list)
+    removed: list[str] = field(default_factory=list)
+    conflicts: list[str] = field(default_factory=list)
+    revisions: dict[str, int] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
+    keep: int | None = None
+
+    def note(self, action: str, name: str, revision: int | None = None) -> None:
+        """One job more of which ``action`` is true."""
+        count = self.counts[action] = self.counts.get(action, 0) + 1
+        if self.keep is None or count <= self.keep:
+            getattr(self, action).append(name)
+            if revision is not None:
+                self.revisions[name] = revision
+
+    def document(self) -> dict[str, list[str]]:
+        """The same as JSON."""
+        return {
+            name: list(getattr(self, name))
+            for name in ("created", "edited", "unchanged", "removed", "conflicts")
+        }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Interned:
+    """A job's definition with the ids of its shared rows."""
+
+    job: Job
+    schedule: Schedule
+    schedule_id: int
+    policy_id: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Wish:
+    """What one registration asks for.
+
+    ``owner``: the jobs are this owner's, another one's are conflicts. ``seen``: the (job, revision) that the
+    edit was made for; another newest revision is a conflict.
+    """
+
+    author: str
+    generation: int = 0
+    dry_run: bool = False
+    owner: str | None = None
+    seen: tuple[int, int] | None = None
+
+
+class Registration:
+    """Writes batches of jobs; what is shared is looked up once a batch, or not at all when it is known."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self.ledger = ledger
+        self.database = ledger.database
+        self._rules: dict[str, tuple[bytes, Mapping[str, Any] | None]] = {}
+
+    async def batch(
+        self, connection: Connection, jobs: Sequence[Job], wish: Wish, applied: Applied
+    ) -> list[int]:
+        """Create, edit or leave each of ``jobs``, in this transaction; the ids of those that are as asked."""
+        known = await self._known(connection, jobs)
+        fresh = [job for job in jobs if job.name not in known]
+        ids: list[int] = []
+        if fresh and wish.dry_run:
+            for job in fresh:
+                applied.note("created", job.name)
+        elif fresh:
+            made = await self._create(connection, fresh, wish, applied)
+            ids.extend(made.values())
+            lost = [job for job in fresh if job.name not in made]
+            known |= await self._known(connection, lost)
+        ids.extend(
+            await self._reconcile(
+                connection, [job for job in jobs if job.name in known], known, wish, applied
+            )
+        )
+        return ids
+
+    async def _known(self, connection: Connection, jobs: Sequence[Job]) -> dict[str, Row]:
+        found: dict[str, Row] = {}
+        for namespace in {job.namespace for job in jobs}:
+            names = [job.name for job in jobs if job.namespace == namespace]
+            rows = await self.database.rows(connection, "catalog", "known", namespace=namespace, names=names)
+            found.update({row["name"]: row for row in rows})
+        return found
+
+    async def _create(
+        self, connection: Connection, jobs: Sequence[Job], wish: Wish, applied: Applied
+    ) -> dict[str, int]:
+        now = await self.database.now(connection)
+        rows = await self.database.rows(
+            connection,
+            "catalog",
+            "create",
+            namespaces=[job.namespace for job in jobs],
+            names=[job.name for job in jobs],
+            sources=[job.source for job in jobs],
+            owners=[wish.owner or job.owner for job in jobs],
+            generation=wish.generation,
+            created_at=now,
+        )
+        ids = {row["name"]: row["id"] for row in rows}
+        interned = await self.intern(connection, [(job, None, now) for job in jobs if job.name in ids])
+        await self.database.rows(
+            connection,
+            "catalog",
+            "open",
+            from_at=now,
+            job_ids=[ids[one.job.name] for one in interned],
+            **_revision_arrays(interned),
+            generation=wish.generation,
+            author=wish.author,
+        )
+        first = {id(one.schedule): one.schedule for one in interned}
+        due = {key: schedule.next(now) for key, schedule in first.items()}
+        await self.ledger.activate(
+            connection,
+            now,
+            [(ids[o.job.name], o.schedule_id, o.policy_id, due[id(o.schedule)]) for o in interned],
+        )
+        for one in interned:
+            applied.note("created", one.job.name, 1)
+        return ids
+
+    # ------------------------------------------------------------------ what is known already
+
+    async def _reconcile(
+        self,
+        connection: Connection,
+        jobs: Sequence[Job],
+        known: Mapping[str, Row],
+        wish: Wish,
+        applied: Applied,
+    ) -> list[int]:
+        kept: list[Row] = []
+        changed: list[tuple[Job, int]] = []
+        for job in jobs:
+            row = known[job.name]
+            if wish.generation < row["generation"] or (wish.owner and row["owner"] not in (None, wish.owner)):
+                applied.note("conflicts", job.name)
+            elif _same(job, row) and wish.seen is None:
+                applied.note("unchanged", job.name)
+                kept.append(row)
+            elif wish.dry_run:
+                applied.note("edited", job.name)
+            else:
+                changed.append((job, row["id"]))
+        raised = [row["id"] for row in kept if row["generation"] < wish.generation]
+        if raised and not wish.dry_run:
+            await self.database.rows(
+                connection, "catalog", "raise_generation", job_ids=raised, generation=wish.generation
+            )
+        ids = [row["id"] for row in kept]
+        if changed:
+            ids.extend(await self._edit(connection, changed, wish, applied))
+        unowned = [row["id"] for row in known.values() if row["owner"] is None and row["id"] in set(ids)]
+        if wish.owner is not None and unowned and not wish.dry_run:
+            await self.database.rows(connection, "catalog", "adopt_jobs", owner=wish.owner, job_ids=unowned)
+        return ids
+
+    async def _edit(
+        self, connection: Connection, jobs: Sequence[tuple[Job, int]], wish: Wish, applied: Applied
+    ) -> list[int]:
+        """The boundary: from this instant on the new definitions are in force, and not before."""
+        ids = [job_id for _, job_id in jobs]
+        places = await self.ledger.boundary_lock(connection, ids)
+        rows = await self.database.rows(connection, "catalog", "newest", job_ids=ids)
+        newest = {row["id"]: row for row in rows}
+        now = await self.database.now(connection)
+        done: list[int] = []
+        edits: list[tuple[Job, Row, datetime]] = []
+        for job, job_id in jobs:
+            row = newest.get(job_id)
+            _refuse_unseen(job, row, wish)
+            if row is None or wish.generation < row["generation"]:
+                applied.note("conflicts", job.name)
+            elif _same(job, row):
+                applied.note("unchanged", job.name)
+                done.append(job_id)
+            else:
+                # What has its verdict keeps it, also when the database's clock has gone back behind the cursor.
+                reached = [places[job_id]["cursor_at"]] if job_id in places else []
+                edits.append((job, row, max(now, row["from_at"], *reached)))
+        if edits:
+            await self._revise(connection, edits, wish, applied)
+        return [*done, *(row["id"] for _, row, _ in edits)]
+
+    async def _revise(
+        self,
+        connection: Connection,
+        edits: Sequence[tuple[Job, Row, datetime]],
+        wish: Wish,
+        applied: Applied,
+    ) -> None:
+        interned = await self.intern(
+            connection, [(job, _readable(row["schedule"]), at) for job, row, at in edits]
+        )
+        newer = {row["id"]: row["revision"] + 1 for _, row, _ in edits}
+        await self.append(
+            connection,
+            newer,
+            from_at=[at for _, _, at in edits],
+            author=wish.author,
+            generations=[wish.generation] * len(edits),
+            **_revision_arrays(interned),
+        )
+        await self.database.rows(
+            connection, "catalog", "revive", job_ids=list(newer), generation=wish.generation
+        )
+        await self.ledger.boundary(connection, newer)
+        for (job, _, _), revision in zip(edits, newer.values(), strict=True):
+            applied.note("edited", job.name, revision)
+
+    async def append(
+        self, connection: Connection, newer: Mapping[int, int], *, from_at: Sequence[datetime], **given: Any
+    ) -> None:
+        """End each job's newest revision at its instant and begin the next one there."""
+        await self.database.rows(
+            connection,
+            "catalog",
+            "end_revisions",
+            job_ids=list(newer),
+            revisions=[revision - 1 for revision in newer.values()],
+            until_at=list(from_at),
+        )
+        await self.database.rows(
+            connection,
+            "catalog",
+            "add_revisions",
+            job_ids=list(newer),
+            revisions=list(newer.values()),
+            from_at=list(from_at),
+            **given,
+        )
+
+    # ------------------------------------------------------------------ shared rows
+
+    async def intern(
+        self, connection: Connection, jobs: Sequence[tuple[Job, Schedule | None, datetime]]
+    ) -> list[Interned]:
+        """The rows of schedules and policies that these jobs share, made where they are not there yet."""
+        schedules: dict[str, Schedule] = {}
+        policies: dict[str, Policy] = {}
+        keys: list[tuple[str, str]] = []
+        at = jobs[0][2] if jobs else None
+        for job, previous, begins in jobs:
+            schedule = anchored(job, previous, begins)
+            rule, policy = _text(schedule.definition()), _text(job.policy.definition())
+            schedules.setdefault(rule, schedule)
+            policies.setdefault(policy, job.policy)
+            keys.append((rule, policy))
+        rule_ids = await self._intern_schedules(connection, schedules, at)
+        policy_ids = await self._intern_policies(connection, policies)
+        return [
+            Interned(
+                job=job,
+                schedule=schedules[rule],
+                schedule_id=rule_ids[rule],
+                policy_id=policy_ids[policy],
+            )
+            for (job, _, _), (rule, policy) in zip(jobs, keys, strict=True)
+        ]
+
+    async def schedule_id(self, connection: Connection, definition: Mapping[str, Any], at: datetime) -> int:
+        """The row of one schedule, read with the zone data of this process."""
+        text = _text(definition)
+        return (await self._intern_schedules(connection, {text: load(definition)}, at))[text]
+
+    async def _intern_schedules(
+        self, connection: Connection, schedules: Mapping[str, Schedule], at: datetime | None
+    ) -> dict[str, int]:
+        if len(self._rules) > _CACHED:
+            self._rules.clear()
+        for text, schedule in schedules.items():
+            if text not in self._rules and at is not None:
+                definition = schedule.definition()
+                changes = transitions(definition, at)
+                data = tzdata_version() if changes is not None else ""
+                self._rules[text] = digest({**definition, "tzdata": data}), changes
+        rules = {text: self._rules[text] for text in schedules}
+        hashes = [rule for rule, _ in rules.values()]
+        found = await self._interned(connection, "interned_schedules", hashes)
+        absent = {text: rule for text, rule in rules.items() if rule[0] not in found}
+        if absent:
+            await self.database.rows(
+                connection,
+                "catalog",
+                "intern_schedules",
+                hashes=[rule for rule, _ in absent.values()],
+                definitions=[Jsonb(schedules[text].definition()) for text in absent],
+                engine=VERSION,
+                tzdata=tzdata_version(),
+                transitions=[None if known is None else Jsonb(known) for _, known in absent.values()],
+            )
+            found = await self._interned(connection, "interned_schedules", hashes)
+        return {text: found[rule] for text, (rule, _) in rules.items()}
+
+    async def _intern_policies(
+        self, connection: Connection, policies: Mapping[str, Policy]
+    ) -> dict[str, int]:
+        hashes = {text: digest(policy.definition()) for text, policy in policies.items()}
+        found = await self._interned(connection, "interned_policies", list(hashes.values()))
+        absent = [text for text in policies if hashes[text] not in found]
+        if absent:
+            await self.database.rows(
+                connection,
+                "catalog",
+                "intern_policies",
+                hashes=[hashes[text] for text in absent],
+                **_policy_arrays([policies[text] for text in absent]),
+            )
+            found = await self._interned(connection, "interned_policies", list(hashes.values()))
+        return {text: found[key] for text, key in hashes.items()}
+
+    async def _interned(
+        self, connection: Connection, statement: str, hashes: list[bytes]
+    ) -> dict[bytes, int]:
+        rows = await self.database.rows(connection, "catalog", statement, hashes=hashes)
+        return {bytes(row["hash"]): row["id"] for row in rows}
+
+
+def _same(job: Job, row: Row) -> bool:
+    return bytes(row["hash"]) == job.hash and row["state"] not in _ASIDE
+
+
+def _refuse_unseen(job: Job, row: Row | None, wish: Wish) -> None:
+    if wish.seen is not None and (row is None or wish.seen != (row["id"], row["revision"])):
+        raise Conflict(
+            f"job {job.name!r} was edited by somebody else since it was read",
+            hint="read it again, and make the edit to what it is now",
+        )
+
+
+def _readable(definition: Mapping[str, Any]) -> Schedule | None:
+    """The old schedule, for the anchor that an edit keeps; None when it cannot be read any more."""
+    try:
+        return load(definition)
+    except Exception:
+        return None
+
+
+def _text(definition: Mapping[str, Any]) -> str:
+    return json.dumps(definition, sort_keys=True)
+
+
+def _revision_arrays(interned: Iterable[Interned]) -> dict[str, list[Any]]:
+    interned = list(interned)
+    return {
+        "schedule_ids": [one.schedule_id for one in interned],
+        "policy_ids": [one.policy_id for one in interned],
+        "args": [Jsonb(dict(one.job.args)) for one in interned],
+        "definitions": [Jsonb(one.job.definition()) for one in interned],
+        "hashes": [one.job.hash for one in interned],
+    }
+
+
+def _policy_arrays(policies: Sequence[Policy]) -> dict[str, list[Any]]:
+    return {
+        "definitions": [Jsonb(policy.definition()) for policy in policies],
+        "tasks": [policy.task_name for policy in policies],
+        "queues": [policy.queue for policy in policies],
+        "priorities": [policy.priority for policy in policies],
+        "exclusives": [policy.exclusive for policy in policies],
+        "max_attempts": [policy.max_attempts for policy in policies],
+        "on_losts": [policy.on_lost for policy in policies],
+        "max_losts": [policy.max_lost for policy in policies],
+        "timeouts": [policy.timeout for policy in policies],
+    }
