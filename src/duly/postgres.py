@@ -44,6 +44,31 @@ _NAME = re.compile(r"^-- name: (\w+)$")
 # An address may hold a password that should have been escaped: what stands before the last @ of a word is hidden.
 _PASSWORD = re.compile(r"(://[^:/@\s]*):\S*@|(password\s*=\s*)('(?:[^'\\]|\\.)*'|\S+)", re.IGNORECASE)
 
+# What a server says, by a pattern: the error, what it means, what to do next. The first match counts.
+_REFUSALS: Sequence[tuple[str, type[DatabaseError], str, str]] = (
+    ("database .* does not exist", Unreachable, "has no such database", "create it, or correct the address"),
+    ("pg_hba.conf entry", AccessDenied, "refuses this user", "add a line for it to pg_hba.conf"),
+    (
+        "password|authentication|role|permission",
+        AccessDenied,
+        "refuses this user",
+        "check user, password and pg_hba.conf",
+    ),
+    (
+        "read-only",
+        Unreachable,
+        "cannot be written",
+        "give the address of a server that can: is this a standby, or default_transaction_read_only?",
+    ),
+    (
+        "too many|connection slots|no more connections",
+        Unreachable,
+        "takes no more connections",
+        "raise max_connections, lower pool_size, or close other clients",
+    ),
+    ("starting up|shutting down|recovery", Unreachable, "is not ready", "try again in a moment"),
+)
+
 
 @cache
 def statements(room: str) -> Mapping[str, str]:
@@ -147,15 +172,7 @@ class Database:
         finally:
             await connection.close()
         assert row is not None
-        if row["version_number"] < OLDEST_SERVER:
-            raise ServerTooOld(
-                f"{without_password(self.url)} runs PostgreSQL {row['version']}; duly needs 15 or newer"
-            )
-        if row["standby"]:
-            raise Unreachable(
-                f"{without_password(self.url)} is a standby, which cannot be written",
-                hint="give the address of the primary, or add target_session_attrs=read-write",
-            )
+        check_server(self.url, row)
 
     def given(self, parameters: Mapping[str, object]) -> dict[str, object]:
         """The parameters of a statement with the clock's two added."""
@@ -337,12 +354,27 @@ async def connect(url: str, *, name: str) -> Connection:
     return connection
 
 
+def check_server(url: str, row: Mapping[str, Any]) -> None:
+    """Raise ServerTooOld or Unreachable unless the server that gave ``row`` (statement ``server``) can be used."""
+    if row["version_number"] < OLDEST_SERVER:
+        raise ServerTooOld(
+            f"{without_password(url)} runs PostgreSQL {row['version']}; duly needs 15 or newer",
+            hint="upgrade it, or give the address of a newer one",
+        )
+    if row["standby"]:
+        raise Unreachable(
+            f"{without_password(url)} is a standby, which cannot be written",
+            hint="give the address of the primary, or add target_session_attrs=read-write",
+        )
+
+
 def refusal(url: str, error: Exception) -> DatabaseError:
     """The DatabaseError that says in words why ``url`` cannot be used; it never holds a password."""
     said = said_of(url, error)
     shown = without_password(url)
-    if "password" in said or "authentication" in said or "role" in said or "permission" in said:
-        return AccessDenied(f"{shown} refuses this user: {said}", hint="check user, password and pg_hba.conf")
+    for pattern, kind, words, hint in _REFUSALS:
+        if re.search(pattern, said):
+            return kind(f"{shown} {words}: {said}", hint=hint)
     return Unreachable(f"no PostgreSQL answers at {shown}: {said}", hint="is the server up?")
 
 
