@@ -72,26 +72,26 @@ def apply(call: Call, *more: str) -> Any:
 
 
 def test_registering_twice_changes_nothing_and_an_edit_is_one(call: Call, folder: Path) -> None:
-    names = ["tick", "nightly", "greet"]
+    names = ["greet", "nightly", "tick"]
     assert apply(call) == {"created": names, "edited": [], "unchanged": [], "removed": [], "conflicts": []}
     assert apply(call)["unchanged"] == names
     (folder / "edited.py").write_text(APP.replace("0 2 * * *", "0 3 * * *"))
     code, done, _ = call("jobs", "apply", "--app", "edited.py")
-    assert (code, done["edited"], done["unchanged"]) == (0, ["nightly"], ["tick", "greet"])
+    assert (code, done["edited"], done["unchanged"]) == (0, ["nightly"], ["greet", "tick"])
 
 
 def test_a_dry_run_says_what_would_be_done_and_does_nothing(call: Call) -> None:
-    assert apply(call, "--dry-run")["created"] == ["tick", "nightly", "greet"]
-    assert apply(call)["created"] == ["tick", "nightly", "greet"]
+    assert apply(call, "--dry-run")["created"] == ["greet", "nightly", "tick"]
+    assert apply(call)["created"] == ["greet", "nightly", "tick"]
     code, text, _ = call("jobs", "remove", "tick", "--dry-run", json_wanted=False)
     assert (code, text) == (0, "would be removed tick\n")
-    assert apply(call)["unchanged"] == ["tick", "nightly", "greet"]
+    assert apply(call)["unchanged"] == ["greet", "nightly", "tick"]
 
 
 def test_an_older_generation_is_told_no(call: Call) -> None:
     apply(call, "--generation", "5")
     code, done, err = call("jobs", "apply", "--app", "jobs.py", "--generation", "4")
-    assert (code, done["conflicts"], err) == (1, ["tick", "nightly", "greet"], "")
+    assert (code, done["conflicts"], err) == (1, ["greet", "nightly", "tick"], "")
 
 
 def test_a_removed_job_is_not_found_any_more(call: Call) -> None:
@@ -205,7 +205,7 @@ def test_the_embedded_server_is_started_told_of_and_stopped() -> None:
         with psycopg.connect(started["url"]) as connection:
             assert connection.execute("select 1").fetchone() == (1,)
         applied = CliRunner().invoke(main, ["jobs", "apply", "--app", "jobs.py", "--json"])
-        assert json.loads(applied.stdout)["created"] == ["tick", "nightly", "greet"]
+        assert json.loads(applied.stdout)["created"] == ["greet", "nightly", "tick"]
         assert ask("stop", "--dry-run")["running"]
     finally:
         stopped = ask("stop")

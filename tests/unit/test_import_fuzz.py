@@ -232,3 +232,25 @@ def test_hostile_lines_are_read_in_bounded_time(odd: str) -> None:
         begun = time.monotonic()
         read(text, file="crontab", catchup="none", comparing=True, at=AT)
         assert time.monotonic() - begun < 5, text[:40]
+
+
+def test_a_job_that_an_older_version_stored_is_written_too() -> None:
+    (job,) = read("0 2 * * * run\n", file="crontab", catchup="latest").jobs
+    older = {**job.definition(), "policy": {**job.policy.definition()}}
+    del older["policy"]["priority"], older["policy"]["max_lost"]
+    out = written([Promise(name=job.name, state="active", definition=older)])
+    assert [each.hash for each in read(out.text, file="crontab").jobs] == [job.hash]
+
+
+def test_a_definition_that_cannot_be_read_is_left_out_with_the_reason() -> None:
+    (job,) = read("0 2 * * * run\n", file="crontab", catchup="latest").jobs
+    broken = {**job.definition(), "schedule": {"kind": "moon"}}
+    out = written(
+        [
+            Promise(name="broken", state="active", definition=broken),
+            Promise(name="asleep", state="paused", definition=job.definition()),
+        ]
+    )
+    assert [left.name for left in out.left_out] == ["broken", "asleep"]
+    assert out.left_out[0].reason.startswith("its definition cannot be read")
+    assert "paused" in out.left_out[1].reason

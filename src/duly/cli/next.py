@@ -13,7 +13,7 @@ import click
 from duly.cli.output import NO, document, line
 from duly.cli.verbs import INSTANT, Options, clock, verb
 from duly.clock import text
-from duly.errors import DefinitionError, NeverFires, ScheduleError
+from duly.errors import DefinitionError, NeverFires, NotFound, ScheduleError
 from duly.lint import Finding, look
 from duly.schedules import Note, Schedule, parse
 from duly.schedules.zones import zone as zone_of
@@ -171,13 +171,15 @@ def _stored(options: Options, name: str) -> Schedule:
     from duly.cli.opening import run_on  # late: an expression needs no database
 
     async def ask(database: Any) -> Schedule:
-        from duly.catalog import Catalog
+        from duly import listing
         from duly.schedules import load
 
         async with database.connection() as connection:
-            job = await Catalog(database).named(connection, name)
-            newest = await database.row(connection, "catalog", "newest", job_id=job["id"])
-        return load(newest["schedule"])
+            found = await listing.named(database, connection, name)
+            job = await listing.job_row(database, connection, found["id"])
+        if job["state"] == "removed":
+            raise NotFound(f"there is no job {name!r}: it is removed", hint="see `duly jobs list`")
+        return load(job["schedule"])
 
     return run_on(options, ask)
 

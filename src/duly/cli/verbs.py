@@ -259,8 +259,6 @@ def _version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
 
 def silence() -> None:
     """Nobody reads stdout any more: let what is still written to it go nowhere."""
-    import os
-
     nowhere = os.open(os.devnull, os.O_WRONLY)
     try:
         os.dup2(nowhere, 1)

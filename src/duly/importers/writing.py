@@ -16,8 +16,8 @@ from duly.errors import DulyError
 from duly.importers.commands import cut
 from duly.importers.crontab import read
 from duly.importers.variables import CRON, SHELL, assigned
-from duly.jobs import OWN_OVERLAP, Backoff, make_policy
-from duly.schedules import parse
+from duly.jobs import OWN_OVERLAP, Backoff, Policy, make_policy
+from duly.schedules import load, parse
 
 _HEAD = (
     "# Written by `duly export crontab`; `duly import crontab` reads it back. The comments hold what cron cannot say.",
@@ -106,19 +106,31 @@ def _text(kept: Sequence[_Lines]) -> str:
 
 def _checked(promise: Promise) -> _Lines:
     """The lines of a job, once they have been read back and gave the same job."""
-    one = _lines(promise)
+    definition = _current(promise.definition)
+    one = _lines(promise, definition)
     found = read(_text([one]), file="crontab")
     if found.refused:
         raise _Unwritable(f"it would not be read back: {found.refused[0].reason}")
-    if len(found.jobs) != 1 or found.jobs[0].definition() != promise.definition:
+    if len(found.jobs) != 1 or found.jobs[0].definition() != definition:
         raise _Unwritable("it would be read back as something else")
     return one
 
 
-def _lines(promise: Promise) -> _Lines:
+def _current(definition: Mapping[str, Any]) -> dict[str, Any]:
+    """The definition as this version writes it: an older one knew fewer answers."""
+    try:
+        return {
+            **definition,
+            "schedule": load(definition["schedule"]).definition(),
+            "policy": Policy.load(definition["policy"]).definition(),
+        }
+    except DulyError as error:
+        raise _Unwritable(f"its definition cannot be read: {error.message}") from None
+
+
+def _lines(promise: Promise, definition: Mapping[str, Any]) -> _Lines:
     if promise.state != "active":
         raise _Unwritable(f"it is {promise.state}, which a crontab cannot say")
-    definition = promise.definition
     policy = definition["policy"]
     task = policy["task"]
     if task["kind"] != "shell":
