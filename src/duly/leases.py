@@ -21,11 +21,12 @@ from psycopg.rows import DictRow, dict_row
 
 from duly import crash
 from duly.clock import Clock
-from duly.postgres import connection_arguments, refusal, statements, utc
+from duly.postgres import connection_arguments, cut, refusal, statements, utc
 from duly.records import VERSION
 from duly.settings import Settings
 
 SILENT_BEATS = 2  # so many heartbeats without any process are an outage
+PATIENCE = 10.0  # seconds; the server bounds each statement to half of it
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -168,10 +169,15 @@ class Presence:
 
     def _one(self, name: str, *, room: str = "leases", **parameters: Any) -> DictRow | None:
         connection = self._connect()
-        connection.execute(statements("postgres")["begin_beat"])
-        cursor = connection.execute(statements(room)[name], {**self._clock.parameters(), **parameters})
-        row = cursor.fetchone() if cursor.description else None
-        connection.commit()
+        silence = threading.Timer(PATIENCE, cut, (connection,))
+        silence.start()
+        try:
+            connection.execute(statements("postgres")["begin_beat"])
+            cursor = connection.execute(statements(room)[name], {**self._clock.parameters(), **parameters})
+            row = cursor.fetchone() if cursor.description else None
+            connection.commit()
+        finally:
+            silence.cancel()
         return row
 
     def _disconnect(self) -> None:

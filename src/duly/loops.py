@@ -39,6 +39,7 @@ log = logging.getLogger("duly.loops")
 
 CHANNELS: Mapping[str, str] = {"scheduler": "duly_due", "worker": "duly_ready"}
 NUDGE_PAUSE = 0.005
+PATIENCE = 15.0  # seconds; every transaction of the loops is bounded by the server to far less
 SWEEP_EVERY = 10.0
 PARTITIONS_EVERY = 3600.0
 
@@ -109,7 +110,9 @@ class Process:
         )
         self.stopping = threading.Event()
         self._databases = {
-            name: Database(url, clock=clock, pool_size=settings.pool_size, name=f"duly {name}")
+            name: Database(
+                url, clock=clock, pool_size=settings.pool_size, name=f"duly {name}", patience=PATIENCE
+            )
             for name in ROLES[role]
         }
         self.worker = self._make_worker() if "worker" in ROLES[role] else None

@@ -8,14 +8,17 @@ owns the tables and are named there; each is given the two parameters of the clo
 from __future__ import annotations
 
 import asyncio
+import os
 import re
-from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+import socket
+from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from importlib import resources
 from typing import Any, LiteralString, TypeAlias, TypeVar, cast
+from weakref import WeakSet
 
 import psycopg
 from psycopg.rows import DictRow, dict_row
@@ -126,12 +129,24 @@ SCHEMA_VERSION = migrations()[-1].version
 class Database:
     """A pool of connections to one database, and the clock that its statements are given.
 
-    ``url`` is anything libpq takes; ``pool_size`` bounds the connections of this process's loop.
+    ``url`` is anything libpq takes; ``pool_size`` bounds the connections of this process's loop. A connection
+    that is used for longer than ``patience`` seconds is cut: TCP notices a peer that is gone, but nobody notices
+    one that took the question and is silent. None waits for ever, as questions of people may.
     """
 
-    def __init__(self, url: str, *, clock: Clock, pool_size: int = 8, name: str = "duly") -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        clock: Clock,
+        pool_size: int = 8,
+        name: str = "duly",
+        patience: float | None = None,
+    ) -> None:
         self.url = url
         self.clock = clock
+        self._patience = patience
+        self._open: WeakSet[Connection] = WeakSet()
         self._pool: AsyncConnectionPool[Connection] = AsyncConnectionPool(
             url,
             open=False,
@@ -141,9 +156,13 @@ class Database:
             max_idle=120.0,
             reconnect_timeout=5.0,
             connection_class=cast("type[Connection]", psycopg.AsyncConnection),
-            configure=in_utc,
+            configure=self._opened,
             kwargs=connection_arguments(name),
         )
+
+    async def _opened(self, connection: Connection) -> None:
+        self._open.add(connection)
+        utc(connection)
 
     async def open(self, *, wait: bool = True) -> None:
         """Open the pool; raises Unreachable, AccessDenied or ServerTooOld with what to do next.
@@ -183,7 +202,8 @@ class Database:
         """A pooled connection in autocommit; faults of the way there become a DatabaseError."""
         try:
             async with self._pool.connection() as connection:
-                yield connection
+                with _cut_after(self._patience, connection):
+                    yield connection
         except PoolTimeout as error:
             raise Unreachable(
                 f"no connection to {without_password(self.url)} within 10 s",
@@ -192,8 +212,13 @@ class Database:
         except psycopg.OperationalError as error:
             # One cut connection is seldom alone: replace the dead ones at once, not one by one as they fail.
             if error.sqlstate is None or error.sqlstate[:2] in ("57", "08"):
-                await self._pool.check()
+                await self._replace_dead()
             raise
+
+    async def _replace_dead(self) -> None:
+        """Ask every idle connection; without patience for one that is silent, all that are open are cut."""
+        with _cut_after(self._patience, *self._open):
+            await self._pool.check()
 
     @asynccontextmanager
     async def transaction(self, opening: str = "begin") -> AsyncIterator[Connection]:
@@ -342,6 +367,30 @@ def utc(connection: psycopg.BaseConnection[Any]) -> None:
 async def in_utc(connection: psycopg.AsyncConnection[Any]) -> None:
     """:func:`utc` as a pool calls it."""
     utc(connection)
+
+
+@contextmanager
+def _cut_after(seconds: float | None, *connections: psycopg.BaseConnection[Any]) -> Iterator[None]:
+    """Cut the connections when the block takes longer: what waits on them then fails instead of waiting on."""
+    if seconds is None:
+        yield
+        return
+    timer = asyncio.get_running_loop().call_later(seconds, _cut_all, connections)
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _cut_all(connections: Sequence[psycopg.BaseConnection[Any]]) -> None:
+    for connection in connections:
+        cut(connection)
+
+
+def cut(connection: psycopg.BaseConnection[Any]) -> None:
+    """End a connection under whoever waits on it, from any thread; they see a server that has gone."""
+    with suppress(OSError, psycopg.Error), socket.socket(fileno=os.dup(connection.fileno())) as end:
+        end.shutdown(socket.SHUT_RDWR)
 
 
 async def connect(url: str, *, name: str) -> Connection:
