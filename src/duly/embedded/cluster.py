@@ -51,10 +51,15 @@ def made(place: Place) -> bool:
     )
 
 
-def make(place: Place, keeper: Keeper) -> None:
-    """Make the cluster under another name, then rename it: half a cluster is never taken for one."""
+def _sweep(place: Place) -> None:
+    """Remove what an interrupted making left behind."""
     for left in place.data.glob("postgres.new-*"):
         shutil.rmtree(left, ignore_errors=True)
+
+
+def make(place: Place, keeper: Keeper) -> None:
+    """Make the cluster under another name, then rename it: half a cluster is never taken for one."""
+    _sweep(place)
     new = Path(tempfile.mkdtemp(prefix="postgres.new-", dir=place.data))
     try:
         give(new, keeper.uid, keeper.gid)
@@ -65,7 +70,9 @@ def make(place: Place, keeper: Keeper) -> None:
         _append(guise, new / "postgresql.conf", "\ninclude_if_exists = 'duly.conf'\n")
         _append(guise, new / "duly.conf", _CONFIGURATION)
         _append(guise, new / "pg_hba.conf", f"local all,replication {ROLE} peer map={ROLE}\n", afresh=True)
-        names = {pwd.getpwuid(0).pw_name} | ({keeper.name} - {"nobody"})
+        # "nobody" is everybody's stand-in: it may come in only where it is the one who makes the cluster.
+        trusted = keeper.name != "nobody" or keeper.uid == os.geteuid()
+        names = {pwd.getpwuid(0).pw_name} | ({keeper.name} if trusted else set())
         _append(guise, new / "pg_ident.conf", "".join(f'{ROLE} "{name}" {ROLE}\n' for name in sorted(names)))
         single = [str(place.bin / "postgres"), "--single", "-D", str(new), "-c", "exit_on_error=true"]
         _succeed(guise, [*single, "template1"], given=f"create database {DATABASE}\n")
@@ -77,6 +84,7 @@ def make(place: Place, keeper: Keeper) -> None:
             os.close(parent)
     finally:
         shutil.rmtree(new, ignore_errors=True)
+        _sweep(place)  # once more: an initdb whose starter was killed may have gone on writing meanwhile
 
 
 def _succeed(guise: Guise, command: Sequence[str], *, given: str = "") -> None:

@@ -80,6 +80,12 @@ def ask(place: Place, *, patience: float = 5.0) -> tuple[Server | None, str]:
                     [str(place.bin / "createdb"), f"-h{socket}", f"-p{port}", f"-U{ROLE}", DATABASE]
                 ),
             ) from None
+        if "Peer authentication failed" in str(error):
+            raise EmbeddedServerError(
+                f"the server in {place.data} does not admit user {user_name(os.geteuid())}: "
+                "another user made it, and only that one and root may come in",
+                hint="run as that user, or use another --data",
+            ) from None
         return None, one_line(str(error))
     directory, version = (str(row[0]) if row else "" for row in rows)
     if not (os.path.isdir(directory) and os.path.samefile(directory, place.cluster)):
@@ -150,7 +156,12 @@ def ensure(place: Place, deadline: Deadline) -> Server:
             launched_at = _launch(place, keeper)
         elif launched_at is None:
             end_orphans(place)
-        server, why = ask(place, patience=deadline.left())
+        try:
+            server, why = ask(place, patience=deadline.left())
+        except EmbeddedServerError:
+            if launched_at is not None:  # nobody could use or stop what was started here
+                end(place, Deadline(10.0))
+            raise
         if server is not None:
             return server
         deadline.pause(
