@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +20,8 @@ from duly.cli.verbs import DURATION, Options, Words, clock, silence, verb
 from duly.clock import Clock
 from duly.jobs import Job
 from duly.telemetry import EVENTS, json_lines, plain_lines
+
+log = logging.getLogger("duly.loops")
 
 Option = Callable[[Callable[..., int]], Callable[..., int]]
 
@@ -95,14 +99,28 @@ def _serve(role: str, options: Options, **given: Any) -> int:
 
     The loops put their own handlers in the place of these two.
     """
+    threads = set(threading.enumerate())
     before = {number: signal.signal(number, _early) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        return _prepared(role, options, **given)
+        return _left(_prepared(role, options, **given), threads)
     except _Early:
         return 0
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _left(code: int, before: set[threading.Thread]) -> int:
+    """End the process here if tasks left threads behind: Python would wait for each of them, perhaps for ever."""
+    after = [each for each in threading.enumerate() if each not in before and not each.daemon]
+    if after:
+        names = ", ".join(each.name for each in after[:5])
+        log.warning("%d threads that tasks left behind end with the process: %s", len(after), names)
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError):
+                stream.flush()
+        os._exit(code)
+    return code
 
 
 def _prepared(

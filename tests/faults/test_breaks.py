@@ -1,0 +1,52 @@
+"""What once broke a whole process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.conftest import wait_until
+from tests.faults.processes import Loop, duly
+
+APP = """
+import os, threading
+from duly import Duly, every
+
+app = Duly()
+
+
+@app.job(every(seconds=1), catchup="none", name="pulse")
+def pulse():
+    pass
+
+
+@app.job(every(seconds=86400 * 3650), catchup="none", name="leaves")
+def leaves():
+    threading.Thread(target=threading.Event().wait).start()
+"""
+
+
+def test_a_thread_that_a_task_left_behind_does_not_keep_the_process(url: str, tmp_path: Path) -> None:
+    """The process had drained and said stopped, and then waited for a thread that never ends."""
+    (tmp_path / "jobs.py").write_text(APP)
+    up = Loop(role="up", url=url, log=tmp_path / "log", options=("--app", str(tmp_path / "jobs.py")))
+    try:
+        up.start().ready()
+        run = duly("jobs", "trigger", "leaves", url=url)["run"]
+        wait_until(lambda: any(event["run"] == run for event in up.events("succeeded")))
+        assert up.stop() == 0
+        assert up.events("stopped")
+    finally:
+        up.kill()
+
+
+def test_a_log_that_is_full_stops_no_work(url: str, tmp_path: Path) -> None:
+    """/dev/full refuses every line; the runs are decided, run and recorded all the same."""
+    (tmp_path / "jobs.py").write_text(APP)
+    up = Loop(role="up", url=url, log=Path("/dev/full"), options=("--app", str(tmp_path / "jobs.py")))
+    try:
+        up.start()
+        wait_until(lambda: len(duly("runs", "list", "--state", "succeeded", url=url, ok=(0, 3))["items"]) > 2)
+        assert up.alive
+    finally:
+        up.kill()
+    assert duly("audit", url=url)["double"] == 0
