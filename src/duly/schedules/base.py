@@ -190,10 +190,20 @@ class Schedule(ABC):
 
     def _walk(self, lo: int, hi: int) -> Iterator[int]:
         """The instants in ``(lo, hi]``, one after the other."""
-        found = self._after(lo)
-        while found is not None and found <= hi:
+        found = self._first_in(lo, hi)
+        while found is not None:
             yield found
-            found = self._after(found)
+            found = self._first_in(found, hi)
+
+    def _first_in(self, lo: int, hi: int) -> int | None:
+        """The first instant in ``(lo, hi]``; a search that is costly stops at ``hi``."""
+        found = self._after(lo)
+        return None if found is None or found > hi else found
+
+    def _last_in(self, lo: int, hi: int) -> int | None:
+        """The last instant in ``[lo, hi)``; a search that is costly stops at ``lo``."""
+        found = self._before(hi)
+        return None if found is None or found < lo else found
 
     def _form(self, zone: str | None, *, inside: bool) -> str:
         """The text to be read with that zone beside it; ``inside`` a larger text it names all it counts from."""

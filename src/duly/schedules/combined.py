@@ -8,9 +8,10 @@ the smaller of two: one step for each instant of the parts, or one mask of a day
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 from functools import reduce
+from heapq import merge
 from math import gcd
 from operator import is_, or_
 from typing import Any, ClassVar
@@ -18,11 +19,13 @@ from typing import Any, ClassVar
 from duly.clock import text as instant_text
 from duly.errors import ScheduleError
 from duly.schedules import masks
-from duly.schedules.base import DEPTH, LATEST, PARTS, SECOND, Note, Schedule, instant, micros
+from duly.schedules.base import DEPTH, EARLIEST, LATEST, PARTS, SECOND, Note, Schedule, instant, micros
 from duly.schedules.masks import Grid
 
 _HORIZON = 36_525 * 86_400 * SECOND
 _TRIES = 16
+_VISITS = 36_525
+"""How far a difference is searched: after so many single steps, so many chunks (100 years of days)."""
 LARGEST_LIMIT = 10_000_000
 
 
@@ -144,7 +147,7 @@ class Joined(Composed):
 
     @abstractmethod
     def _stepped(self, lo: int, hi: int) -> int:
-        """How many instants lie in ``(lo, hi]``, one by one."""
+        """How many instants lie in ``(lo, hi]``, one after the other."""
 
     def _count(self, lo: int, hi: int) -> int:
         most = self._most(lo, hi)
@@ -220,16 +223,26 @@ class Bounded(Composed):
         return start + ("" if self._end is None else f" until {instant_text(self.end)}")
 
     def _after(self, at: int) -> int | None:
-        found = self.of._after(at if self._first is None else max(at, self._first - 1))
-        return None if found is None or (self._end is not None and found >= self._end) else found
+        return self._first_in(at, LATEST if self._end is not None else at + _HORIZON)
 
     def _before(self, at: int) -> int | None:
-        found = self.of._before(at if self._end is None else min(at, self._end))
-        return None if found is None or (self._first is not None and found < self._first) else found
+        return self._last_in(EARLIEST if self._first is not None else at - _HORIZON, at)
+
+    def _first_in(self, lo: int, hi: int) -> int | None:
+        lo, hi = self._clip(lo, hi)
+        return self.of._first_in(lo, hi) if lo < hi else None
+
+    def _last_in(self, lo: int, hi: int) -> int | None:
+        lo, hi = self._clip(lo - 1, hi - 1)
+        return self.of._last_in(lo + 1, hi + 1) if lo < hi else None
 
     def _clip(self, lo: int, hi: int) -> tuple[int, int]:
         lo = lo if self._first is None else max(lo, self._first - 1)
         return lo, hi if self._end is None else min(hi, self._end - 1)
+
+    def _walk(self, lo: int, hi: int) -> Iterator[int]:
+        lo, hi = self._clip(lo, hi)
+        return self.of._walk(lo, hi) if lo < hi else iter(())
 
     def _count(self, lo: int, hi: int) -> int:
         lo, hi = self._clip(lo, hi)
@@ -251,13 +264,15 @@ class Limited(Composed):
     It ends in any case 100 years after ``after``.
     """
 
-    __slots__ = ("_from", "_last", "limit", "of")
+    __slots__ = ("_from", "_last", "_so_far", "limit", "of")
 
     kind: ClassVar[str] = "limited"
 
     def __init__(self, of: Schedule, limit: int, after: int | None) -> None:
         self.of, self.limit, self._from = of, limit, after
         self._last: int | None = None
+        # Up to that instant there are so many, fewer than the limit: what is known, never asked again.
+        self._so_far = (after or 0, 0)
         super().__init__((of,))
 
     @property
@@ -300,27 +315,33 @@ class Limited(Composed):
         after = "" if self._from is None else f" after {instant_text(self.after)}"
         return f"{self._inner(self.of, zone)} limit {self.limit}{after}"
 
-    def _span(self) -> tuple[int, int]:
-        """The instants that count lie in this ``(lo, hi]``."""
+    def _begin(self) -> int:
         if self._from is None:
             raise ScheduleError(
                 f"{self.text()} counts from no instant yet",
                 expr=self.text(),
                 hint="give limited(..., after=...) or call .anchored(instant)",
             )
-        if self._last is None:
-            self._last = self._end_of(self._from)
-        return self._from, self._last
+        return self._from
 
-    def _end_of(self, begin: int) -> int:
-        """The last instant that counts, or the horizon; found by halving, without stepping."""
-        end = min(begin + _HORIZON, LATEST)
-        near, far = begin, min(begin + 86_400 * SECOND, end)
-        while far < end and self.of._count(begin, far) < self.limit:
-            near, far = far, min(begin + 2 * (far - begin), end)
-        if far == end and self.of._count(begin, end) < self.limit:
-            return end
-        missing = self.limit - (self.of._count(begin, near) if near > begin else 0)
+    def _roof(self, hi: int) -> int:
+        """``hi``, or the last instant that counts if that comes first; nothing beyond ``hi`` is looked at."""
+        hi = min(hi, self._begin() + _HORIZON, LATEST)
+        step = 86_400 * SECOND
+        while self._last is None:
+            until, seen = self._so_far
+            if hi <= until:
+                return hi
+            far = min(hi, until + step)
+            more = self.of._count(until, far)
+            if seen + more < self.limit:
+                self._so_far, step = (far, seen + more), step * 2
+            else:
+                self._last = self._found(until, far, self.limit - seen)
+        return min(hi, self._last)
+
+    def _found(self, near: int, far: int, missing: int) -> int:
+        """The ``missing``-th instant in ``(near, far]``, by halving."""
         while far - near > 1:
             middle = (near + far) // 2
             inside = self.of._count(near, middle)
@@ -330,24 +351,38 @@ class Limited(Composed):
         return far
 
     def _after(self, at: int) -> int | None:
-        lo, hi = self._span()
-        found = self.of._after(max(at, lo))
-        return None if found is None or found > hi else found
+        return self._first_in(at, self._begin() + _HORIZON)
 
     def _before(self, at: int) -> int | None:
-        lo, hi = self._span()
-        found = self.of._before(min(at, hi + 1))
-        return None if found is None or found <= lo else found
+        return self._last_in(self._begin(), at)
+
+    def _first_in(self, lo: int, hi: int) -> int | None:
+        lo, hi = max(lo, self._begin()), min(hi, self._begin() + _HORIZON)
+        if self._last is not None:
+            hi = min(hi, self._last)
+        found = self.of._first_in(lo, hi) if lo < hi else None
+        return None if found is None or found > self._roof(found) else found
+
+    def _last_in(self, lo: int, hi: int) -> int | None:
+        lo, hi = self._clip(lo - 1, hi - 1)
+        return self.of._last_in(lo + 1, hi + 1) if lo < hi else None
+
+    def _walk(self, lo: int, hi: int) -> Iterator[int]:
+        lo, hi = self._clip(lo, hi)
+        return self.of._walk(lo, hi) if lo < hi else iter(())
+
+    def _clip(self, lo: int, hi: int) -> tuple[int, int]:
+        lo = max(lo, self._begin())
+        return lo, self._roof(hi) if hi > lo else lo
 
     def _count(self, lo: int, hi: int) -> int:
-        first, last = self._span()
-        lo, hi = max(lo, first), min(hi, last)
+        lo, hi = self._clip(lo, hi)
         return self.of._count(lo, hi) if lo < hi else 0
 
     def _mask(self, grid: Grid, chunk: int) -> int:
-        lo, hi = self._span()
-        cut = grid.cut(chunk, lo, hi)
-        return self.of._mask(grid, chunk) & cut if cut else 0
+        begin = grid.begin(chunk)
+        lo, hi = self._clip(begin - 1, begin + grid.length - 1)
+        return self.of._mask(grid, chunk) & grid.cut(chunk, lo, hi) if lo < hi else 0
 
 
 class Union(Joined):
@@ -375,18 +410,40 @@ class Union(Joined):
         return " | ".join(self._inner(part, zone) for part in self.parts)
 
     def _after(self, at: int) -> int | None:
-        found = [part._after(at) for part in self.parts]
-        return min((at for at in found if at is not None), default=None)
+        return self._first_in(at, at + _HORIZON)
 
     def _before(self, at: int) -> int | None:
-        found = [part._before(at) for part in self.parts]
-        return max((at for at in found if at is not None), default=None)
+        return self._last_in(at - _HORIZON, at)
+
+    def _first_in(self, lo: int, hi: int) -> int | None:
+        # What simple parts have found bounds the search of those that may search long.
+        best = None
+        for part in sorted(self.parts, key=_is_composed):
+            found = part._first_in(lo, hi)
+            if found is not None:
+                best, hi = found, found
+        return best
+
+    def _last_in(self, lo: int, hi: int) -> int | None:
+        best = None
+        for part in sorted(self.parts, key=_is_composed):
+            found = part._last_in(lo, hi)
+            if found is not None:
+                best, lo = found, found
+        return best
 
     def _holds(self, at: int) -> bool:
         return any(part._holds(at) for part in self.parts)
 
     def _most(self, lo: int, hi: int) -> int:
         return sum(part._most(lo, hi) for part in self.parts)
+
+    def _walk(self, lo: int, hi: int) -> Iterator[int]:
+        last = None
+        for at in merge(*(part._walk(lo, hi) for part in self.parts)):
+            if at != last:
+                yield at
+            last = at
 
     def _stepped(self, lo: int, hi: int) -> int:
         return sum(1 for _ in self._walk(lo, hi))
@@ -433,38 +490,44 @@ class Difference(Joined):
         return f"{self._inner(self.of, zone)} - {self._inner(self.less, zone)}"
 
     def _after(self, at: int) -> int | None:
-        found = self.of._after(at)
+        return self._first_in(at, at + _HORIZON)
+
+    def _before(self, at: int) -> int | None:
+        return self._last_in(at - _HORIZON, at)
+
+    def _first_in(self, lo: int, hi: int) -> int | None:
+        found = self.of._first_in(lo, hi)
         for _ in range(_TRIES):
             if found is None or not self.less._holds(found):
                 return found
-            found = self.of._after(found)
-        grid, end, visits = self._chunked(), at + _HORIZON, 0
-        while found is not None and found <= end:
+            found = self.of._first_in(found, hi)
+        grid, visits = self._chunked(), 0
+        while found is not None:
             chunk = found // grid.length
             hit = masks.first_in(self, grid, chunk, found - 1)
             if hit is not None:
-                return hit
-            found, visits = self.of._after(grid.begin(chunk + 1) - 1), self._visited(visits)
+                return hit if hit <= hi else None
+            found, visits = self.of._first_in(grid.begin(chunk + 1) - 1, hi), self._visited(visits)
         return None
 
-    def _before(self, at: int) -> int | None:
-        found = self.of._before(at)
+    def _last_in(self, lo: int, hi: int) -> int | None:
+        found = self.of._last_in(lo, hi)
         for _ in range(_TRIES):
             if found is None or not self.less._holds(found):
                 return found
-            found = self.of._before(found)
-        grid, end, visits = self._chunked(), at - _HORIZON, 0
-        while found is not None and found >= end:
+            found = self.of._last_in(lo, found)
+        grid, visits = self._chunked(), 0
+        while found is not None:
             chunk = found // grid.length
             hit = masks.last_in(self, grid, chunk, found + 1)
             if hit is not None:
-                return hit
-            found, visits = self.of._before(grid.begin(chunk)), self._visited(visits)
+                return hit if hit >= lo else None
+            found, visits = self.of._last_in(lo, grid.begin(chunk)), self._visited(visits)
         return None
 
     def _visited(self, visits: int) -> int:
         """One more chunk without an instant; raises when the bound of the search is reached."""
-        if visits >= masks.MOST:
+        if visits >= _VISITS:
             raise ScheduleError(
                 "nearly all instants are taken away, so that none was found within the bound of a search",
                 expr=self.text()[:200],
@@ -522,6 +585,10 @@ def union(*schedules: Schedule) -> Union:
 def difference(schedule: Schedule, less: Schedule) -> Difference:
     """The instants of ``schedule`` that are none of ``less``; those are not nominal at all."""
     return Difference((schedule, less))
+
+
+def _is_composed(schedule: Schedule) -> bool:
+    return isinstance(schedule, Composed)
 
 
 def _opened(schedules: Iterable[Schedule]) -> Iterable[Schedule]:
