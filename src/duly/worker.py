@@ -128,6 +128,7 @@ class Worker:
         self._held: dict[tuple[Key, int], _Held] = {}  # claimed and not yet recorded
         self._live: dict[tuple[Key, int], asyncio.Task[None]] = {}  # of these, those whose task still runs
         self._wake_at = self._adopt_at = 0.0
+        self._early = SHORTEST
 
     @property
     def running(self) -> int:
@@ -309,7 +310,10 @@ class Worker:
                 return self._settings.poll
             if await self._ledger.wake(connection):
                 return 0.0
-        return max((at - self._clock.now()).total_seconds(), SHORTEST)
+        ahead = (at - self._clock.now()).total_seconds()
+        # By our clock it is time and by the database's it is not: the more often they disagree, the longer we wait.
+        self._early = SHORTEST if ahead > 0 else min(self._early * 2, self._settings.poll)
+        return max(ahead, self._early)
 
     async def _adopt(self) -> None:
         """Start what the ledger says we hold and we do not know of: its claim was committed, the answer lost."""

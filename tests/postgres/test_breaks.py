@@ -21,7 +21,7 @@ from duly.jobs import Backoff, Job, make_job, plain_json
 from duly.loops import Process
 from duly.postgres import Database, connect, said_of, without_password
 from duly.settings import Settings
-from postgres.workshop import Workshop, working
+from postgres.workshop import SETTINGS, Workshop, working
 
 LOST_HISTORY = "update duly.runs set state = 'running', attempt = 1, started_at = clock_timestamp()"
 
@@ -253,3 +253,20 @@ def test_a_value_that_holds_itself_is_no_json() -> None:
     circle.append(circle)
     with pytest.raises(NotJSON):
         plain_json(circle, 10, "a circle")
+
+
+async def test_a_worker_whose_clock_is_ahead_does_not_ask_for_a_far_retry_without_pause(url: str) -> None:
+    """An hour ahead of the database it asked a hundred times a second, until the retry was due for both."""
+
+    async def task() -> None:
+        raise ValueError("again")
+
+    async with Database(url, clock=Clock(skew=3600), pool_size=4) as ahead:
+        shop = Workshop(ahead)
+        await shop.job("patient", task, max_attempts=2, backoff=Backoff(first=1800, jitter=False))
+        await shop.ready("patient")
+        worker = await shop.worker()
+        assert await worker.turn() == 1
+        waits = [await worker._waking() for _ in range(8)]
+        assert waits == sorted(waits)
+        assert (waits[0] < 0.1, waits[-1]) == (True, SETTINGS.poll)
