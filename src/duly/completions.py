@@ -136,6 +136,7 @@ class Completions:
             if unsure and absent:
                 rows = await self._ledger.ended(connection, absent)
                 finished |= {(row.key, row.attempt): row for row in rows}
+            crash.point("finish.recorded")
         crash.point("finish.committed")
         return finished
 

@@ -429,7 +429,7 @@ select min(runs.available_at) as at
    and runs.waits_for = 'retry'
 
 -- name: lost
--- Running attempts whose worker is gone, or whose time ran out long ago: candidates, not yet locked.
+-- Running attempts whose worker is gone, or whose time ran out long ago, apart from those that are just being ended.
 -- seen_at is the last sign of life, up to which the job is known to have been busy.
 select runs.job_id, runs.scheduled_at, runs.trigger_id, runs.attempt, runs.worker,
        least(coalesce(processes.last_seen_at, runs.started_at),
@@ -442,7 +442,7 @@ select runs.job_id, runs.scheduled_at, runs.trigger_id, runs.attempt, runs.worke
    and (processes.id is null
         or processes.expires_at < duly.now(%(at)s::timestamptz, %(shift)s::double precision)
         or runs.deadline_at < duly.now(%(at)s::timestamptz, %(shift)s::double precision))
- limit %(limit)s::integer
+ limit %(limit)s::integer for no key update of runs skip locked
 
 -- name: sweep
 -- The slow net under everything that a nudge or a nearby transaction may have missed: a job that should be

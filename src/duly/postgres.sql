@@ -10,13 +10,15 @@ begin; set local statement_timeout = '5s'; set local idle_in_transaction_session
 
 -- name: begin_claim
 -- Opens a claim: ready runs come in the order of their index. Statistics taken while nothing was ready make it look
--- free to sort all that are.
-begin; set local enable_sort = off
+-- free to sort all that are. The locks of a process that freezes in it end with its time.
+begin; set local enable_sort = off; set local idle_in_transaction_session_timeout = '5s'
 
 -- name: begin_finish
 -- Opens a completion: runs are reached through an index, which skips its dead entries. Statistics taken while nothing
--- was running make it look free to read what is left of all that ever ran.
-begin; set local enable_seqscan = off; set local enable_bitmapscan = off
+-- was running make it look free to read what is left of all that ever ran. A process that freezes in it would hold
+-- what it ended against the reaper, for as long as it stands still: its time is bounded.
+begin; set local enable_seqscan = off; set local enable_bitmapscan = off;
+set local idle_in_transaction_session_timeout = '5s'
 
 -- name: begin_long
 -- Opens a transaction that may read or write for longer: migrations, audits, large registrations.

@@ -14,6 +14,7 @@ from typing import Any
 
 from psycopg.types.json import Jsonb
 
+from duly import crash
 from duly.errors import Conflict
 from duly.jobs import Job, Policy, anchored, digest
 from duly.ledger import VERSION, Ledger
@@ -147,6 +148,7 @@ class Registration:
             generation=wish.generation,
             author=wish.author,
         )
+        crash.point("create.opened")
         first = {id(one.schedule): one.schedule for one in interned}
         due = {key: schedule.next(now) for key, schedule in first.items()}
         await self.ledger.activate(
@@ -200,6 +202,7 @@ class Registration:
         """The boundary: from this instant on the new definitions are in force, and not before."""
         ids = [job_id for _, job_id in jobs]
         places = await self.ledger.boundary_lock(connection, ids)
+        crash.point("edit.locked")
         rows = await self.database.rows(connection, "catalog", "newest", job_ids=ids)
         newest = {row["id"]: row for row in rows}
         now = await self.database.now(connection)
@@ -259,6 +262,7 @@ class Registration:
             revisions=[revision - 1 for revision in newer.values()],
             until_at=list(from_at),
         )
+        crash.point("edit.ended")
         await self.database.rows(
             connection,
             "catalog",

@@ -215,6 +215,7 @@ async def _end(hand: Hand, effects: Effects, error: BaseException | None) -> boo
             except BaseException as refused:
                 await hand.leave(refused)
                 raise
+            crash.point("effects.recorded")
             await _commit(hand, effects, finished)
             return False
         return await hand.leave(error)

@@ -291,6 +291,8 @@ class Worker:
                 found = await self._ledger.claim(
                     connection, worker, queues=self._queues, tasks=self._known, limit=limit
                 )
+                if found:
+                    crash.point("claim.recorded")
             if found:
                 crash.point("claim.committed")
             claimed = found  # only a commit that was answered: what another one claimed is adopted later
