@@ -153,8 +153,16 @@ class Schedule(ABC):
     def anchored_as(self, earlier: Schedule) -> Schedule:
         """The same rule with the anchors that ``earlier`` has for the same parts, so that an edit keeps its beat.
 
-        What has an anchor of its own keeps it; what is another interval than before stays without.
+        What has an anchor of its own keeps it; what is another interval than before stays without. A start or
+        an end that comes or goes leaves the rest as it was.
         """
+        if self.is_anchored:
+            return self
+        within = earlier.kind == "bounded" and self.kind != "bounded"
+        return self._anchored_as(getattr(earlier, "of", earlier) if within else earlier)
+
+    def _anchored_as(self, earlier: Schedule) -> Schedule:
+        """``anchored_as`` for what has no anchor yet."""
         return self
 
     @property

@@ -131,9 +131,13 @@ class Calendar(Walled):
         """The same rule counting from the date that the zone's wall shows at ``at``."""
         return self if self.since is not None else self._since(_wall_date(self._zone, at))
 
-    def anchored_as(self, earlier: Schedule) -> Calendar:
-        if self.since is None and isinstance(earlier, Calendar) and earlier.since is not None:
-            return self._since(earlier.since) if (earlier.unit, earlier.n) == (self.unit, self.n) else self
+    def _anchored_as(self, earlier: Schedule) -> Calendar:
+        if (
+            isinstance(earlier, Calendar)
+            and (earlier.unit, earlier.n) == (self.unit, self.n)
+            and earlier.since
+        ):
+            return self._since(earlier.since)
         return self
 
     def definition(self) -> dict[str, Any]:

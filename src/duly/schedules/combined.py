@@ -76,8 +76,8 @@ class Composed(Schedule):
     def anchored(self, at: datetime) -> Schedule:
         return self if self.is_anchored else self._with(tuple(part.anchored(at) for part in self.parts))
 
-    def anchored_as(self, earlier: Schedule) -> Schedule:
-        if self.is_anchored or not isinstance(earlier, type(self)) or len(earlier.parts) != len(self.parts):
+    def _anchored_as(self, earlier: Schedule) -> Schedule:
+        if not isinstance(earlier, type(self)) or len(earlier.parts) != len(self.parts):
             return self
         return self._with(
             tuple(part.anchored_as(known) for part, known in zip(self.parts, earlier.parts, strict=True))
@@ -207,10 +207,8 @@ class Bounded(Composed):
         b = b if self.end is None else min(b, self.end)
         return self.of.notes(a, b) if a < b else []
 
-    def anchored_as(self, earlier: Schedule) -> Schedule:
-        # A start or an end that comes or goes leaves the rest as it was.
-        known = earlier.of if isinstance(earlier, Bounded) else earlier
-        return self if self.is_anchored else self._with((self.of.anchored_as(known),))
+    def _anchored_as(self, earlier: Schedule) -> Schedule:
+        return self._with((self.of.anchored_as(earlier.of if isinstance(earlier, Bounded) else earlier),))
 
     def _with(self, parts: tuple[Schedule, ...]) -> Bounded:
         return Bounded(parts[0], self._first, self._end)
@@ -302,8 +300,8 @@ class Limited(Composed):
         after = "" if self._from is None else f", counted after {instant_text(self.after)}"
         return f"{self.of.words()}, {times} at most{after}"
 
-    def anchored_as(self, earlier: Schedule) -> Schedule:
-        if self.is_anchored or not isinstance(earlier, Limited):
+    def _anchored_as(self, earlier: Schedule) -> Schedule:
+        if not isinstance(earlier, Limited):
             return self
         begin = earlier._from if self._from is None else self._from
         return Limited(self.of.anchored_as(earlier.of), self.limit, begin)

@@ -58,8 +58,8 @@ class Interval(Schedule):
             return self
         return Interval(self._step, micros(at) // SECOND * SECOND)
 
-    def anchored_as(self, earlier: Schedule) -> Interval:
-        if self._anchor is None and isinstance(earlier, Interval) and earlier._step == self._step:
+    def _anchored_as(self, earlier: Schedule) -> Interval:
+        if isinstance(earlier, Interval) and earlier._step == self._step:
             return Interval(self._step, earlier._anchor)
         return self
 
