@@ -24,7 +24,7 @@ from duly.schedules.masks import Grid
 
 _HORIZON = 36_525 * 86_400 * SECOND
 _TRIES = 16
-_VISITS = 36_525
+_VISITS = 36_540
 """How far a difference is searched: after so many single steps, so many chunks (100 years of days)."""
 LARGEST_LIMIT = 10_000_000
 

@@ -344,3 +344,11 @@ def test_counting_all_of_time_is_the_sum_of_its_centuries(expr: str, zone: str) 
     total = schedule.count(first, last)
     assert time.process_time() - begin < 1
     assert total == sum(schedule.count(a, b) for a, b in itertools.pairwise(marks))
+
+
+def test_a_difference_that_leaves_nothing_has_no_next() -> None:
+    nothing = cron("* * * * * *", "Europe/Berlin") - cron("* * * * * *", "Asia/Tokyo")
+    assert nothing.next(T) is None
+    assert nothing.count(T, YEAR) == 0
+    with pytest.raises(ScheduleError, match="nearly all instants are taken away"):
+        (every(seconds=0.5, anchor=T) - every(seconds=0.5, anchor=T)).next(T)
