@@ -104,7 +104,9 @@ create table duly.cursors (
     due_at          timestamptz,
     wake_at         timestamptz,
     live_at         timestamptz,
-    live_trigger    text
+    live_trigger    text,
+    check (isfinite(cursor_at) and isfinite(seen_at) and isfinite(busy_at)
+           and isfinite(due_at) and isfinite(wake_at) and isfinite(live_at))
 ) with (autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_cost_delay = 0);
 create index cursors_wake on duly.cursors (wake_at, job_id) where wake_at is not null;
 create index cursors_live on duly.cursors (job_id) where live_at is not null;
