@@ -352,3 +352,21 @@ def test_a_difference_that_leaves_nothing_has_no_next() -> None:
     assert nothing.count(T, YEAR) == 0
     with pytest.raises(ScheduleError, match="nearly all instants are taken away"):
         (every(seconds=0.5, anchor=T) - every(seconds=0.5, anchor=T)).next(T)
+
+
+@pytest.mark.parametrize("edge", [datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)])
+@pytest.mark.parametrize("zone", ["UTC", "Asia/Tokyo", "America/New_York"])
+def test_combinations_do_not_overflow_in_the_first_and_last_years(edge: datetime, zone: str) -> None:
+    seconds, daily = (
+        cron("* * * * * *", zone),
+        every_calendar(days=1, at="00:00", tz=zone, anchor=date(1, 1, 1)),
+    )
+    late = every_calendar(months=1, at="23:59", tz=zone, anchor=date(9999, 12, 31))
+    few, start = limited(seconds - daily, 5, after=edge), bounded(seconds | late, start=edge)
+    for schedule in (seconds | daily, seconds - daily, daily - seconds, late | once(edge), late, few, start):
+        following, before = schedule.next(edge), schedule.previous(edge)
+        assert following is None or following > edge
+        assert before is None or before < edge
+    with pytest.raises(ScheduleError):
+        every_calendar(days=1, at="00:00", tz=zone).next(edge)
+    assert every_calendar(days=1, at="00:00", tz=zone).anchored(edge).is_anchored

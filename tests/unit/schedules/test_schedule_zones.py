@@ -56,6 +56,13 @@ def test_every_change_of_the_clocks_in_every_zone_is_found() -> None:
     assert check_every_change(NAMES) > 15_000
 
 
+def test_no_file_lists_a_change_before_1800_or_from_2100_on() -> None:
+    """The search begins there, and counting relies on 400 years being alike from there on."""
+    listed = [at for name in NAMES for at, _, _ in written(name)[1]]
+    assert second(1800) < min(listed)
+    assert max(listed) < second(2100)
+
+
 def test_rules_for_years_that_no_file_lists_go_on() -> None:
     changes = zone("Europe/Berlin").transitions(second(2500), second(2501))
     assert [(before, after) for _, before, after in changes] == [(3600, 7200), (7200, 3600)]
