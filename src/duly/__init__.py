@@ -9,7 +9,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from duly.answers import JobInfo as JobInfo
+    from duly.answers import RunInfo as RunInfo
     from duly.app import Duly as Duly
+    from duly.blocking import SyncClient as SyncClient
+    from duly.client import Client as Client
     from duly.errors import AccessDenied as AccessDenied
     from duly.errors import CatchupMissing as CatchupMissing
     from duly.errors import ClockSkew as ClockSkew
@@ -48,9 +52,13 @@ if TYPE_CHECKING:
 
 _ROOMS = {
     "Backoff": "duly.jobs",
+    "Client": "duly.client",
     "Duly": "duly.app",
+    "JobInfo": "duly.answers",
     "Run": "duly.run",
+    "RunInfo": "duly.answers",
     "Settings": "duly.settings",
+    "SyncClient": "duly.blocking",
     "at_times": "duly.schedules",
     "every_calendar": "duly.schedules",
     "cron": "duly.schedules",
@@ -63,6 +71,7 @@ __all__ = [
     "AccessDenied",
     "Backoff",
     "CatchupMissing",
+    "Client",
     "ClockSkew",
     "Conflict",
     "DatabaseError",
@@ -73,6 +82,7 @@ __all__ = [
     "Fenced",
     "HistoryTooLarge",
     "ImportRefused",
+    "JobInfo",
     "Lost",
     "NeverFires",
     "NotFound",
@@ -80,12 +90,14 @@ __all__ = [
     "PolicyContradiction",
     "Run",
     "RunError",
+    "RunInfo",
     "ScheduleError",
     "SchemaMissing",
     "SchemaTooNew",
     "ServerTooOld",
     "Settings",
     "StepMismatch",
+    "SyncClient",
     "TaskTimeout",
     "TooLarge",
     "UnknownZone",

@@ -7,15 +7,19 @@ import signal
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from duly.clock import Clock
-from duly.errors import DefinitionError
+from duly.errors import DatabaseError, DefinitionError
 from duly.executors.in_process import Task
 from duly.jobs import Job, make_job
 from duly.schedules import Schedule
 from duly.settings import Settings
 from duly.tasks import BODY_LIMIT, HTTP_TIMEOUT, http_task, python_task, shell_task
+
+if TYPE_CHECKING:
+    from duly.blocking import SyncClient
+    from duly.client import Client
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -32,6 +36,8 @@ class Duly:
         self._database = database
         self.tasks: dict[str, Task] = {}
         self._jobs: dict[str, Job] = {}
+        self._client: Client | None = None
+        self._sync: SyncClient | None = None
 
     @property
     def settings(self) -> Settings:
@@ -235,11 +241,37 @@ class Duly:
                 held.release()
 
     def _address(self) -> tuple[str, Any]:
-        if self.url is not None:
-            return self.url, None
-        from pathlib import Path
+        from duly.client import located
 
-        from duly.embedded import hold
+        url, _, held = located(self.url, self.settings)
+        return url, held
 
-        held = hold(Path(self.settings.data))
-        return held.server.url, held
+    # ------------------------------------------------------------------ asking and telling at run time
+
+    async def __aenter__(self) -> Duly:
+        """Open ``app.client``, to the same ledger."""
+        from duly.client import Client
+
+        self._client = await Client(self.url, settings=self._given).open()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            await client.close()
+
+    @property
+    def client(self) -> Client:
+        """The client of this application, open within ``async with app:``; raises DatabaseError outside of it."""
+        if self._client is None:
+            raise DatabaseError("the client of this application is not open", hint="write `async with app:`")
+        return self._client
+
+    @property
+    def sync(self) -> SyncClient:
+        """The same verbs, blocking; opened by its first use, closed by ``app.sync.close()``."""
+        from duly.blocking import SyncClient
+
+        if self._sync is None:
+            self._sync = SyncClient(self.url, settings=self._given)
+        return self._sync

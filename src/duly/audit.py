@@ -14,11 +14,9 @@ from datetime import datetime
 from itertools import islice
 from typing import Any
 
-from psycopg.rows import tuple_row
-
 from duly.clock import text
 from duly.errors import NotFound
-from duly.postgres import Connection, Database, Row, statements
+from duly.postgres import Connection, Database, Row
 from duly.recount import Counter, Unreadable, counter, instant, micros
 
 PAGE = 200
@@ -228,14 +226,9 @@ class _Reading:
         )
 
     async def _tiles(self, connection: Connection, lines: Mapping[int, _Line]) -> None:
-        cursor = connection.cursor("duly_audit", row_factory=tuple_row)
-        cursor.itersize = 5_000
         asked = {"job_ids": list(lines), "from_at": self.from_at, "to_at": self.to_at}
-        async with cursor:
-            await cursor.execute(
-                statements("audit")["audit_tiles"].encode(), self.database.given(asked), binary=True
-            )
-            async for tile in cursor:
+        async for tiles in self.database.pages(connection, "audit", "audit_tiles", **asked):
+            for tile in tiles:
                 lines[tile[0]].tile(tile)
 
     def _policy(self, job: Row, revisions: Sequence[Row], as_of: datetime) -> None:

@@ -99,8 +99,7 @@ class Catalog:
                 if place < len(kept) and kept[place] == job["id"]:
                     continue
                 if job["generation"] > wish.generation:
-                    if job["name"] not in applied.conflicts:
-                        applied.note("conflicts", job["name"])
+                    applied.note("conflicts", job["name"])
                     continue
                 applied.note("removed", job["name"])
                 if not wish.dry_run:
@@ -108,6 +107,12 @@ class Catalog:
             if not page:
                 return
             after = page[-1]["id"]
+
+    async def create(self, connection: Connection, job: Job, *, author: str) -> bool:
+        """Make a new job, or find that it is there already just so; False when it is there and differs."""
+        applied = Applied()
+        await self._registration.batch(connection, [job], Wish(author=author, fresh=True), applied)
+        return not applied.conflicts
 
     async def edit(
         self, name: str, change: Callable[[Row], Job], *, author: str, seen: tuple[int, int] | None = None

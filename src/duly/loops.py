@@ -7,11 +7,9 @@ so that a task which blocks its loop stops neither the scheduler nor the heartbe
 from __future__ import annotations
 
 import asyncio
-import getpass
 import logging
 import os
 import signal
-import socket
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -30,6 +28,7 @@ from duly.leases import Presence
 from duly.ledger import Actor, Finished, Ledger
 from duly.mechanisms import Rows
 from duly.postgres import Database, connect, statements, without_password
+from duly.records import author as author
 from duly.scheduler import Scheduler
 from duly.settings import Settings
 from duly.telemetry import Events, Sink, plain_lines
@@ -385,10 +384,3 @@ def _install(stopping: threading.Event) -> None:
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, ask)
-
-
-def author() -> str:
-    """Who makes a change, for the ledger: the user at this host."""
-    with suppress(Exception):
-        return f"{getpass.getuser()}@{socket.gethostname()}"
-    return socket.gethostname()

@@ -21,7 +21,7 @@ from typing import Any, LiteralString, TypeAlias, TypeVar, cast
 from weakref import WeakSet
 
 import psycopg
-from psycopg.rows import DictRow, dict_row
+from psycopg.rows import DictRow, dict_row, tuple_row
 from psycopg.types.datetime import TimestamptzBinaryLoader, TimestamptzLoader
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
@@ -43,6 +43,7 @@ Connection: TypeAlias = psycopg.AsyncConnection[DictRow]
 T = TypeVar("T")
 
 OLDEST_SERVER = 150000
+PAGE = 5_000
 _NAME = re.compile(r"^-- name: (\w+)$")
 # An address may hold a password that should have been escaped: what stands before the last @ of a word is hidden.
 _PASSWORD = re.compile(r"(://[^:/@\s]*):\S*@|(password\s*=\s*)('(?:[^'\\]|\\.)*'|\S+)", re.IGNORECASE)
@@ -248,6 +249,15 @@ class Database:
         """The first row of one named statement, or None."""
         found = await self.rows(connection, room, name, **parameters)
         return found[0] if found else None
+
+    async def pages(
+        self, connection: Connection, room: str, name: str, /, **parameters: object
+    ) -> AsyncIterator[list[tuple[Any, ...]]]:
+        """The rows of one named statement as tuples, a few thousand at a time, within a transaction."""
+        async with connection.cursor(f"duly_{name}", row_factory=tuple_row) as cursor:
+            await cursor.execute(_literal(statements(room)[name]), self.given(parameters), binary=True)
+            while page := await cursor.fetchmany(PAGE):
+                yield page
 
     async def now(self, connection: Connection) -> datetime:
         """The database's instant, after whatever locks are held."""

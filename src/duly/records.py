@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import getpass
 import os
 import socket
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -155,6 +157,13 @@ class Recorded:
     @property
     def spans(self) -> int:
         return sum(len(plan.spans) for plan in self.plans)
+
+
+def author() -> str:
+    """Who makes a change, for the ledger: the user at this host."""
+    with suppress(Exception):
+        return f"{getpass.getuser()}@{socket.gethostname()}"
+    return socket.gethostname()
 
 
 def run_id(job: str, scheduled_at: datetime, trigger_id: str = "", namespace: str = "default") -> str:

@@ -73,7 +73,7 @@ class Wish:
     """What one registration asks for.
 
     ``owner``: the jobs are this owner's, another one's are conflicts. ``seen``: the (job, revision) that the
-    edit was made for; another newest revision is a conflict.
+    edit was made for; another newest revision is a conflict. ``fresh``: a job that is there and differs is one.
     """
 
     author: str
@@ -81,6 +81,7 @@ class Wish:
     dry_run: bool = False
     owner: str | None = None
     seen: tuple[int, int] | None = None
+    fresh: bool = False
 
 
 class Registration:
@@ -94,7 +95,7 @@ class Registration:
     async def batch(
         self, connection: Connection, jobs: Sequence[Job], wish: Wish, applied: Applied
     ) -> list[int]:
-        """Create, edit or leave each of ``jobs``, in this transaction; the ids of those that are as asked."""
+        """Create, edit or leave each of ``jobs``, in this transaction; the ids of those that are there."""
         known = await self._known(connection, jobs)
         fresh = [job for job in jobs if job.name not in known]
         ids: list[int] = []
@@ -106,12 +107,9 @@ class Registration:
             ids.extend(made.values())
             lost = [job for job in fresh if job.name not in made]
             known |= await self._known(connection, lost)
-        ids.extend(
-            await self._reconcile(
-                connection, [job for job in jobs if job.name in known], known, wish, applied
-            )
-        )
-        return ids
+        there = [job for job in jobs if job.name in known]
+        await self._reconcile(connection, there, known, wish, applied)
+        return [*ids, *(known[job.name]["id"] for job in there)]
 
     async def _known(self, connection: Connection, jobs: Sequence[Job]) -> dict[str, Row]:
         found: dict[str, Row] = {}
@@ -169,16 +167,18 @@ class Registration:
         known: Mapping[str, Row],
         wish: Wish,
         applied: Applied,
-    ) -> list[int]:
+    ) -> None:
         kept: list[Row] = []
         changed: list[tuple[Job, int]] = []
         for job in jobs:
             row = known[job.name]
-            if wish.generation < row["generation"] or (wish.owner and row["owner"] not in (None, wish.owner)):
+            if _forbidden(row, wish):
                 applied.note("conflicts", job.name)
             elif _same(job, row) and wish.seen is None:
                 applied.note("unchanged", job.name)
                 kept.append(row)
+            elif wish.fresh:
+                applied.note("conflicts", job.name)
             elif wish.dry_run:
                 applied.note("edited", job.name)
             else:
@@ -188,17 +188,16 @@ class Registration:
             await self.database.rows(
                 connection, "catalog", "raise_generation", job_ids=raised, generation=wish.generation
             )
-        ids = [row["id"] for row in kept]
         if changed:
-            ids.extend(await self._edit(connection, changed, wish, applied))
-        unowned = [row["id"] for row in known.values() if row["owner"] is None and row["id"] in set(ids)]
+            await self._edit(connection, changed, wish, applied)
+        adopted = {row["id"] for row in kept} | {job_id for _, job_id in changed}
+        unowned = [row["id"] for row in known.values() if row["owner"] is None and row["id"] in adopted]
         if wish.owner is not None and unowned and not wish.dry_run:
             await self.database.rows(connection, "catalog", "adopt_jobs", owner=wish.owner, job_ids=unowned)
-        return ids
 
     async def _edit(
         self, connection: Connection, jobs: Sequence[tuple[Job, int]], wish: Wish, applied: Applied
-    ) -> list[int]:
+    ) -> None:
         """The boundary: from this instant on the new definitions are in force, and not before."""
         ids = [job_id for _, job_id in jobs]
         places = await self.ledger.boundary_lock(connection, ids)
@@ -206,7 +205,6 @@ class Registration:
         rows = await self.database.rows(connection, "catalog", "newest", job_ids=ids)
         newest = {row["id"]: row for row in rows}
         now = await self.database.now(connection)
-        done: list[int] = []
         edits: list[tuple[Job, Row, datetime]] = []
         for job, job_id in jobs:
             row = newest.get(job_id)
@@ -215,14 +213,12 @@ class Registration:
                 applied.note("conflicts", job.name)
             elif _same(job, row):
                 applied.note("unchanged", job.name)
-                done.append(job_id)
             else:
                 # What has its verdict keeps it, also when the database's clock has gone back behind the cursor.
                 reached = [places[job_id]["cursor_at"]] if job_id in places else []
                 edits.append((job, row, max(now, row["from_at"], *reached)))
         if edits:
             await self._revise(connection, edits, wish, applied)
-        return [*done, *(row["id"] for _, row, _ in edits)]
 
     async def _revise(
         self,
@@ -361,6 +357,15 @@ class Registration:
 
 def _same(job: Job, row: Row) -> bool:
     return bytes(row["hash"]) == job.hash and row["state"] not in _ASIDE
+
+
+def _forbidden(row: Row, wish: Wish) -> bool:
+    """Does the job belong to a later deploy, or to somebody else?"""
+    if wish.fresh:
+        return False
+    return wish.generation < row["generation"] or (
+        wish.owner is not None and row["owner"] not in (None, wish.owner)
+    )
 
 
 def _refuse_unseen(job: Job, row: Row | None, wish: Wish) -> None:

@@ -1,0 +1,234 @@
+"""The client for programs without an event loop: the verbs of :mod:`duly.client`, each of which blocks.
+
+No thread and no loop is made for it: the same code runs over blocking connections, so that it may be used from
+any thread, and within the caller's own ``psycopg.Connection``.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import psycopg
+
+from duly import listing
+from duly.answers import JobInfo, Page, RunInfo
+from duly.audit import Report, audit
+from duly.client import Jobs, Runs, instant, located
+from duly.clock import Clock
+from duly.connections import Blocking, Guest
+from duly.explain import explain
+from duly.jobs import Job
+from duly.postgres import Database, driven
+from duly.records import author as whoever
+from duly.registration import Applied
+from duly.schedules import Schedule
+from duly.settings import Settings
+
+
+class SyncJobs:
+    """What is promised: ``client.jobs``. See :class:`~duly.client.Jobs` for each verb."""
+
+    def __init__(self, database: Callable[[], Database], author: str) -> None:
+        self._jobs = Jobs(database, author)
+
+    def create(
+        self,
+        name: str,
+        *,
+        task: str | None = None,
+        shell: str | Sequence[str] | Mapping[str, Any] | None = None,
+        http: str | Mapping[str, Any] | None = None,
+        schedule: str | Schedule | None = None,
+        catchup: object = None,
+        owner: str | None = None,
+        **parameters: Any,
+    ) -> JobInfo:
+        """Promise a job; the same again changes nothing. Raises Conflict when there is another one."""
+        return driven(
+            self._jobs.create(
+                name,
+                task=task,
+                shell=shell,
+                http=http,
+                schedule=schedule,
+                catchup=catchup,
+                owner=owner,
+                **parameters,
+            )
+        )
+
+    def edit(self, name: str, *, token: str | None = None, **changes: Any) -> JobInfo:
+        """Change what is given and leave the rest. Raises NotFound, Conflict when ``token`` is out of date."""
+        return driven(self._jobs.edit(name, token=token, **changes))
+
+    def remove(self, name: str) -> None:
+        """End a job's time line now. Raises NotFound."""
+        driven(self._jobs.remove(name))
+
+    def get(self, name: str) -> JobInfo:
+        """One job. Raises NotFound."""
+        return driven(self._jobs.get(name))
+
+    def list(
+        self,
+        *,
+        state: str | None = None,
+        match: str | None = None,
+        limit: int = listing.LIMIT,
+        after: str | None = None,
+    ) -> Page[JobInfo]:
+        """One page of jobs by name."""
+        return driven(self._jobs.list(state=state, match=match, limit=limit, after=after))
+
+    def apply(
+        self,
+        jobs: Iterable[Job | Mapping[str, Any]],
+        *,
+        owner: str | None = None,
+        generation: int = 0,
+        prune: bool = False,
+        dry_run: bool = False,
+    ) -> Applied:
+        """Bring jobs to what is given, a thousand a transaction."""
+        return driven(
+            self._jobs.apply(jobs, owner=owner, generation=generation, prune=prune, dry_run=dry_run)
+        )
+
+    def trigger(self, name: str, *, key: str | None = None, args: Mapping[str, Any] | None = None) -> RunInfo:
+        """Ask for one run now; the same ``key`` gives the same run. Raises NotFound, Conflict when busy."""
+        return driven(self._jobs.trigger(name, key=key, args=args))
+
+
+class SyncRuns:
+    """What was given to execution: ``client.runs``. See :class:`~duly.client.Runs` for each verb."""
+
+    def __init__(self, database: Callable[[], Database]) -> None:
+        self._runs = Runs(database, _pause)
+
+    def get(self, id: str) -> RunInfo:
+        """One run by its address. Raises NotFound."""
+        return driven(self._runs.get(id))
+
+    def list(
+        self,
+        *,
+        job: str | None = None,
+        state: str | None = None,
+        from_at: datetime | str | None = None,
+        to_at: datetime | str | None = None,
+        limit: int = listing.LIMIT,
+        after: str | None = None,
+    ) -> Page[RunInfo]:
+        """One page of runs, newest first."""
+        return driven(
+            self._runs.list(job=job, state=state, from_at=from_at, to_at=to_at, limit=limit, after=after)
+        )
+
+    def logs(self, id: str, *, attempt: int | None = None) -> Sequence[Mapping[str, Any]]:
+        """What its attempts printed. Raises NotFound."""
+        return driven(self._runs.logs(id, attempt=attempt))
+
+    def wait(self, id: str, timeout: object = None) -> RunInfo:
+        """The run when it has ended; raises TimeoutError after ``timeout``."""
+        return driven(self._runs.wait(id, timeout))
+
+
+class SyncClient:
+    """The ledger for programs that block; safe from any thread. Opened by its first use, or by ``with``."""
+
+    def __init__(
+        self, database: str | None = None, *, settings: Settings | None = None, author: str | None = None
+    ) -> None:
+        self._given = database, settings
+        self._author = author or whoever()
+        self._lock = threading.Lock()
+        self._open: Database | None = None
+        self._held: Any = None
+        self.jobs = SyncJobs(self._database, self._author)
+        self.runs = SyncRuns(self._database)
+
+    def open(self) -> SyncClient:
+        """Reach the database; raises a DatabaseError that says what to do next."""
+        self._database()
+        return self
+
+    def close(self) -> None:
+        """Give every connection back; the next use opens them again."""
+        with self._lock:
+            database, self._open = self._open, None
+            held, self._held = self._held, None
+        if database is not None:
+            driven(database.close())
+        if held is not None:
+            held.release()
+
+    def __enter__(self) -> SyncClient:
+        return self.open()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _database(self) -> Database:
+        with self._lock:
+            if self._open is None:
+                url, settings, held = located(*self._given)
+                database = Blocking(url, clock=Clock.from_environment(), pool_size=settings.pool_size)
+                try:
+                    driven(database.open())
+                    driven(_ready(database, migrate=held is not None))
+                except BaseException:
+                    driven(database.close())
+                    if held is not None:
+                        held.release()
+                    raise
+                self._open, self._held = database, held
+            return self._open
+
+    def using(self, connection: psycopg.Connection[Any]) -> SyncClient:
+        """The same verbs on the caller's connection, within the caller's transaction; see ``Client.using``."""
+        return _Within(connection, self._author)
+
+    def audit(
+        self,
+        *,
+        job: str | None = None,
+        from_at: datetime | str | None = None,
+        to_at: datetime | str | None = None,
+    ) -> Report:
+        """Is everything accounted for, of all jobs or of one? Raises NotFound."""
+        return driven(audit(self._database(), job=job, from_at=instant(from_at), to_at=instant(to_at)))
+
+    def explain(self, job: str, at: datetime | str) -> dict[str, Any]:
+        """What became of one instant, by which evidence. Raises NotFound."""
+        when = instant(at)
+        assert when is not None
+        return driven(explain(self._database(), job, when))
+
+
+class _Within(SyncClient):
+    """A client within somebody else's transaction."""
+
+    def __init__(self, connection: psycopg.Connection[Any], author: str) -> None:
+        super().__init__(author=author)
+        self._guest = Guest(connection, clock=Clock.from_environment())
+
+    def _database(self) -> Database:
+        return self._guest
+
+    def close(self) -> None:
+        """The connection is the caller's."""
+
+
+async def _ready(database: Database, *, migrate: bool) -> None:
+    if migrate:
+        await database.migrate()
+    else:
+        await database.check_schema()
+
+
+async def _pause(seconds: float) -> None:
+    time.sleep(seconds)  # noqa: ASYNC251 - nothing else runs in this thread

@@ -1,0 +1,345 @@
+"""Jobs and runs at run time: create, edit, remove, trigger, list, wait, audit, explain, from any program.
+
+::
+
+    async with Client("postgresql:///shop") as client:
+        await client.jobs.create("invoice-17", task="invoice", schedule="0 6 1 * *", catchup="all")
+        run = await client.jobs.trigger("invoice-17", key="order-4711")
+
+Within the caller's own transaction, on the caller's own connection, so that both commit together::
+
+    async with connection.transaction():
+        await connection.execute("insert into orders ...")
+        await client.using(connection).jobs.trigger("invoice-17", key="order-4711")
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+from duly import listing
+from duly.answers import JobInfo, Page, RunInfo, read_token
+from duly.audit import Report, audit
+from duly.catalog import Catalog
+from duly.clock import Clock, parse
+from duly.connections import AnyConnection, Guest
+from duly.definitions import changed, described
+from duly.errors import Conflict, DatabaseError
+from duly.explain import explain
+from duly.jobs import Job
+from duly.postgres import Database
+from duly.records import author as whoever
+from duly.registration import Applied
+from duly.schedules import Schedule
+from duly.settings import Settings, duration
+
+KEPT = 1000
+"""How many names each list of an ``apply`` holds at most; its counts are exact."""
+
+_FIRST_LOOK, _LONGEST_LOOK = 0.02, 0.5
+
+Pause = Callable[[float], Awaitable[None]]
+
+
+class Jobs:
+    """What is promised: ``client.jobs``."""
+
+    def __init__(self, database: Callable[[], Database], author: str) -> None:
+        self._database = database
+        self._author = author
+
+    async def create(
+        self,
+        name: str,
+        *,
+        task: str | None = None,
+        shell: str | Sequence[str] | Mapping[str, Any] | None = None,
+        http: str | Mapping[str, Any] | None = None,
+        schedule: str | Schedule | None = None,
+        catchup: object = None,
+        owner: str | None = None,
+        **parameters: Any,
+    ) -> JobInfo:
+        """Promise a job; the same again changes nothing, so that a caller may repeat a call without an answer.
+
+        What it runs is one of ``task`` (the name of a Python task that workers know), ``shell`` (a command, or
+        a mapping with ``command`` and its parameters) and ``http`` (a url, or a mapping with ``url``). Without
+        a ``schedule`` it runs when it is triggered. ``parameters`` are those of ``app.job``.
+
+        Raises Conflict when there is another job of that name, and what ``app.job`` raises.
+        """
+        database = self._database()
+        job = described(
+            name,
+            task=task,
+            shell=shell,
+            http=http,
+            schedule=schedule,
+            catchup=catchup,
+            owner=owner,
+            **parameters,
+        )
+        async with database.transaction("begin_long") as connection:
+            catalog = Catalog(database)
+            if not await catalog.create(connection, job, author=self._author):
+                raise Conflict(
+                    f"there is a job {name!r} already, and it is another one",
+                    hint="edit or remove that one, or choose another name",
+                )
+        await database.nudge("duly_due")
+        return await self.get(name)
+
+    async def edit(self, name: str, *, token: str | None = None, **changes: Any) -> JobInfo:
+        """Change what is given and leave the rest: a boundary, from now on.
+
+        ``changes`` are parameters of ``create``. With the ``token`` of a JobInfo the edit is made only to what
+        was read then. Raises NotFound, Conflict when the job was edited since, and what ``create`` raises.
+        """
+        database = self._database()
+        seen = None if token is None else read_token(token)
+        await Catalog(database).edit(
+            name, lambda newest: changed(name, newest, changes), author=self._author, seen=seen
+        )
+        await database.nudge("duly_due")
+        return await self.get(name)
+
+    async def remove(self, name: str) -> None:
+        """End a job's time line now; what is owed becomes a span ``removed``. Raises NotFound."""
+        await Catalog(self._database()).remove(name, author=self._author)
+
+    async def get(self, name: str) -> JobInfo:
+        """One job with its revisions, next instants and live runs in ``document``. Raises NotFound."""
+        return JobInfo.of(await listing.job(self._database(), name))
+
+    async def list(
+        self,
+        *,
+        state: str | None = None,
+        match: str | None = None,
+        limit: int = listing.LIMIT,
+        after: str | None = None,
+    ) -> Page[JobInfo]:
+        """One page of jobs by name; ``match`` is a glob, ``after`` the ``next`` of the page before."""
+        page = await listing.jobs(self._database(), state=state, match=match, limit=limit, after=after)
+        return Page(items=[JobInfo.of(item) for item in page["items"]], next=page["next"])
+
+    async def apply(
+        self,
+        jobs: Iterable[Job | Mapping[str, Any]],
+        *,
+        owner: str | None = None,
+        generation: int = 0,
+        prune: bool = False,
+        dry_run: bool = False,
+    ) -> Applied:
+        """Bring jobs to what is given, a thousand a transaction: create, edit, leave alone.
+
+        ``jobs`` may be a generator of a million; it is read once and never held as a whole. Each is a Job or a
+        mapping with the parameters of ``create``. They belong to ``owner``, and with ``prune`` those of this
+        owner that are not among them are removed. Jobs of a higher ``generation`` or of another owner are
+        conflicts, which are named and left alone. Each list of the answer holds at most 1,000 names; ``counts``
+        is exact. Raises DefinitionError for what cannot be promised; the batches before it stay.
+        """
+        made = (job if isinstance(job, Job) else described(**job) for job in jobs)
+        database = self._database()
+        applied = await Catalog(database).apply(
+            made,
+            author=self._author,
+            owner=owner,
+            generation=generation,
+            prune=prune,
+            dry_run=dry_run,
+            keep=KEPT,
+        )
+        await database.nudge("duly_due")
+        return applied
+
+    async def trigger(
+        self, name: str, *, key: str | None = None, args: Mapping[str, Any] | None = None
+    ) -> RunInfo:
+        """Ask for one run now, off the time line; the same ``key`` gives the same run for ever.
+
+        ``created`` of the answer says whether this call made it. Raises NotFound, NotJSON, TooLarge, and
+        Conflict when the job is busy and its overlap is ``skip``.
+        """
+        database = self._database()
+        done = await Catalog(database).trigger(name, key=key, args=args, author=self._author)
+        if done.created:
+            await database.nudge("duly_ready")
+        return RunInfo.of(await listing.run(database, done.run), created=done.created)
+
+
+class Runs:
+    """What was given to execution: ``client.runs``."""
+
+    def __init__(self, database: Callable[[], Database], pause: Pause) -> None:
+        self._database = database
+        self._pause = pause
+
+    async def get(self, id: str) -> RunInfo:
+        """One run by its address. Raises NotFound."""
+        return RunInfo.of(await listing.run(self._database(), id))
+
+    async def list(
+        self,
+        *,
+        job: str | None = None,
+        state: str | None = None,
+        from_at: datetime | str | None = None,
+        to_at: datetime | str | None = None,
+        limit: int = listing.LIMIT,
+        after: str | None = None,
+    ) -> Page[RunInfo]:
+        """One page of runs with ``from_at <= scheduled_at < to_at``, newest first."""
+        page = await listing.runs(
+            self._database(),
+            job=job,
+            state=state,
+            from_at=instant(from_at),
+            to_at=instant(to_at),
+            limit=limit,
+            after=after,
+        )
+        return Page(items=[RunInfo.of(item) for item in page["items"]], next=page["next"])
+
+    async def logs(self, id: str, *, attempt: int | None = None) -> Sequence[Mapping[str, Any]]:
+        """What its attempts printed: ``attempt``, ``head``, ``tail``, ``size`` each. Raises NotFound."""
+        found: Sequence[Mapping[str, Any]] = (await listing.logs(self._database(), id, attempt))["items"]
+        return found
+
+    async def wait(self, id: str, timeout: object = None) -> RunInfo:  # noqa: ASYNC109 - seconds, "5m", timedelta
+        """The run when it has ended, whatever its outcome; raises TimeoutError after ``timeout``, NotFound."""
+        database = self._database()
+        if isinstance(database, Guest):
+            raise DatabaseError(
+                "a run cannot be waited for within the transaction that it may have been asked for in",
+                hint="commit first, then wait with the client itself",
+            )
+        bound = None if timeout is None else duration(timeout)
+        began, look = database.clock.monotonic(), _FIRST_LOOK
+        while not (run := await self.get(id)).ended:
+            left = None if bound is None else bound - (database.clock.monotonic() - began)
+            if left is not None and left <= 0:
+                raise TimeoutError(f"run {id} is {run.state} after {bound:g} s")
+            await self._pause(look if left is None else min(look, left))
+            look = min(look * 1.5, _LONGEST_LOOK)
+        return run
+
+
+class Client:
+    """The ledger for programs, on an event loop. ``SyncClient`` has the same verbs and blocks.
+
+    ``database`` is an address as :class:`~duly.app.Duly` takes it; without one the settings give it, else the
+    embedded server. ``author`` stands in the ledger beside every change (the user at this host).
+    """
+
+    def __init__(
+        self, database: str | None = None, *, settings: Settings | None = None, author: str | None = None
+    ) -> None:
+        self._given = database, settings
+        self._author = author or whoever()
+        self._open: Database | None = None
+        self._held: Any = None
+        self.jobs = Jobs(self._database, self._author)
+        self.runs = Runs(self._database, asyncio.sleep)
+
+    async def open(self) -> Client:
+        """Reach the database; raises a DatabaseError that says what to do next."""
+        url, settings, self._held = await asyncio.to_thread(located, *self._given)
+        database = Database(
+            url, clock=Clock.from_environment(), pool_size=settings.pool_size, name="duly client"
+        )
+        try:
+            await database.open()
+            await (database.check_schema() if self._held is None else database.migrate())
+        except BaseException:
+            await database.close()
+            self._release()
+            raise
+        self._open = database
+        return self
+
+    async def close(self) -> None:
+        """Give every connection back."""
+        database, self._open = self._open, None
+        if database is not None:
+            await database.close()
+        self._release()
+
+    def _release(self) -> None:
+        held, self._held = self._held, None
+        if held is not None:
+            held.release()
+
+    async def __aenter__(self) -> Client:
+        return await self.open()
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def _database(self) -> Database:
+        if self._open is None:
+            raise DatabaseError("the client is not open", hint="write `async with Client(...) as client:`")
+        return self._open
+
+    def using(self, connection: psycopg.AsyncConnection[Any]) -> Client:
+        """The same verbs on the caller's connection, within the caller's transaction.
+
+        Nothing is committed here: jobs and runs become visible with the caller's commit and vanish with its
+        rollback. A refusal (Conflict, NotFound, ...) leaves the transaction usable. Rows of the job stay locked
+        until the caller commits, so commit soon. Needs no :meth:`open`.
+        """
+        return _Within(connection, self._author)
+
+    async def audit(
+        self,
+        *,
+        job: str | None = None,
+        from_at: datetime | str | None = None,
+        to_at: datetime | str | None = None,
+    ) -> Report:
+        """Is everything accounted for, of all jobs or of one? Raises NotFound."""
+        return await audit(self._database(), job=job, from_at=instant(from_at), to_at=instant(to_at))
+
+    async def explain(self, job: str, at: datetime | str) -> dict[str, Any]:
+        """What became of one instant, by which evidence; ``text`` says it in words. Raises NotFound."""
+        when = instant(at)
+        assert when is not None
+        return await explain(self._database(), job, when)
+
+
+class _Within(Client):
+    """A client within somebody else's transaction."""
+
+    def __init__(self, connection: AnyConnection, author: str) -> None:
+        super().__init__(author=author)
+        self._open = Guest(connection, clock=Clock.from_environment())
+
+    async def open(self) -> Client:
+        return self
+
+    async def close(self) -> None:
+        """The connection is the caller's."""
+
+
+def located(database: str | None, settings: Settings | None) -> tuple[str, Settings, Any]:
+    """The address of the ledger, the settings, and the embedded server that is held for it (else None)."""
+    found = settings if settings is not None else Settings.load(database_url=database)
+    url = database or found.database_url
+    if url is not None:
+        return url, found, None
+    from duly.embedded import hold  # nobody who has a server loads the embedded one
+
+    held = hold(Path(found.data))
+    return held.server.url, found, held
+
+
+def instant(at: datetime | str | None) -> datetime | None:
+    """An instant as the rooms take it; raises ValueError for text that is none."""
+    return parse(at) if isinstance(at, str) else at
