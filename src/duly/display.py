@@ -8,22 +8,25 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
-from datetime import datetime
+from datetime import datetime, tzinfo
 from types import TracebackType
 from typing import Any
 
+from rich import box
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
 from duly.clock import parse
-from duly.clock import text as stamp
 from duly.jobs import Job
 from duly.telemetry import words
 
 REFRESHES = 4
 """How often a second the table is drawn anew."""
+
+WIDE = 100
+"""Columns from which on the table also counts runs; in fewer, names need the room."""
 
 MOST_JOBS = 200
 SHOWN_JOBS = 15
@@ -32,7 +35,7 @@ _OUTCOMES = {
     "started": "running",
     "succeeded": "succeeded",
     "failed": "failed",
-    "retrying": "will be tried again",
+    "retrying": "retrying",
     "lost": "lost",
     "fenced": "fenced",
     "cancelled": "cancelled",
@@ -57,14 +60,21 @@ class Display:
     """A sink of events for a terminal; also a context manager that gives the cursor back.
 
     Events are printed above a table of the jobs that were seen last; ``jobs`` are those whose next instant
-    can be told, from ``now``. Safe from any thread.
+    can be told, from ``now``. The table's times are those of ``local``, the zone of this machine by default.
+    Safe from any thread.
     """
 
     def __init__(
-        self, *, now: Callable[[], datetime], jobs: Iterable[Job] = (), console: Console | None = None
+        self,
+        *,
+        now: Callable[[], datetime],
+        jobs: Iterable[Job] = (),
+        console: Console | None = None,
+        local: tzinfo | None = None,
     ) -> None:
         self.console = console or Console(highlight=False)
         self._now = now
+        self._local = local
         self._schedules = {job.name: job.schedule for job in jobs}
         self._lock = threading.Lock()
         self._closing = threading.Event()
@@ -124,22 +134,41 @@ class Display:
             if not known["last"]:
                 return schedule.text()
             schedule = schedule.anchored(parse(known["last"]))
-        return stamp(schedule.next(self._now())) or "none"
+        return self._clock(schedule.next(self._now())) or "none"
+
+    def _clock(self, at: datetime | None) -> str:
+        """An instant as a clock on the wall shows it, with its date where that is not today's."""
+        if at is None:
+            return ""
+        shown, today = at.astimezone(self._local), self._now().astimezone(self._local).date()
+        return f"{shown:%H:%M:%S}" if shown.date() == today else f"{shown:%Y-%m-%d %H:%M}"
 
     def table(self) -> Table:
         """The jobs seen last, newest first."""
         with self._lock:
             self._dirty = False
             newest = list(reversed(self._jobs.items()))
-        table = Table(title="Ctrl-C drains and stops", title_justify="left", expand=False)
-        for head in ("job", "last instant", "outcome", "runs", "late (s)", "next instant"):
-            table.add_column(head, justify="right" if head in ("runs", "late (s)") else "left")
+        zone = self._now().astimezone(self._local).tzname() or "local"
+        title = f"Ctrl-C drains and stops. Times below are {zone}."
+        table = Table(
+            title=title, title_justify="left", box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0)
+        )
+        wide = self.console.width >= WIDE
+        for head in (
+            "job",
+            "last instant",
+            "outcome",
+            *(["runs"] if wide else []),
+            "late (s)",
+            "next instant",
+        ):
+            justify: Any = "right" if head in ("runs", "late (s)") else "left"
+            table.add_column(head, justify=justify, no_wrap=head != "job", overflow="fold")
         for name, known in newest[:SHOWN_JOBS]:
-            lag = known["lag"]
-            late = "" if lag is None else f"{lag:.3f}"
-            table.add_row(
-                Text(name), known["last"], known["outcome"], str(known["runs"]), late, self._next(name, known)
-            )
+            late = "" if known["lag"] is None else f"{known['lag']:.3f}"
+            last = self._clock(parse(known["last"])) if known["last"] else ""
+            runs = [str(known["runs"])] if wide else []
+            table.add_row(Text(name), last, known["outcome"], *runs, late, Text(self._next(name, known)))
         if len(newest) > SHOWN_JOBS:
             table.caption = f"and {len(newest) - SHOWN_JOBS} more"
         return table

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from datetime import timezone as offset
 from typing import Any
 
 from rich.console import Console
@@ -23,39 +25,62 @@ def event(word: str, **facts: Any) -> dict[str, Any]:
 def screen(display: Display) -> str:
     with display.console.capture() as capture:
         display.console.print(display.table())
-    return capture.get()
+    return re.sub(r"\x1b\[[0-9;]*m", "", capture.get())
 
 
-def console() -> Console:
-    return Console(file=io.StringIO(), force_terminal=True, width=160, highlight=False)
+def console(width: int = 160) -> Console:
+    return Console(file=io.StringIO(), force_terminal=True, width=width, highlight=False)
 
 
 def shell_job(name: str, schedule: Any) -> Any:
     return make_job(name, schedule=schedule, task={"kind": "shell", "command": "x"}, catchup="none")
 
 
-def test_each_job_has_its_last_and_its_next_instant() -> None:
-    jobs = [shell_job("nightly", "0 2 * * *"), shell_job("tick", every(seconds=5))]
-    display = Display(now=lambda: AT, jobs=jobs, console=console())
-    for job in ("nightly", "tick", "other"):
+BERLIN = offset(timedelta(hours=1), "CET")
+LONG = "reports/finance/monthly-closing-of-the-books"
+
+
+def shown(width: int) -> tuple[str, dict[str, str]]:
+    """The table of four jobs, and the row of each by its name."""
+    jobs = [
+        shell_job("nightly", "0 2 * * *"),
+        shell_job("tick", every(seconds=5)),
+        shell_job(LONG, "@yearly"),
+    ]
+    display = Display(now=lambda: AT, jobs=jobs, console=console(width), local=BERLIN)
+    for job in ("nightly", "tick", "other", LONG):
         facts = {"job": job, "run": job, "scheduled_at": "2027-03-01T12:00:00Z", "lag": 0.25}
         display(event("started", **facts))
         display(event("succeeded", **facts))
-    rows = {line.split()[1]: line for line in screen(display).splitlines() if "succeeded" in line}
-    assert "2027-03-02T02:00:00Z" in rows["nightly"]
-    assert "2027-03-01T12:00:05Z" in rows["tick"]
-    assert "2027-03-01T12:00:00Z" in rows["other"]
-    assert "0.250" in rows["other"]
+    table = screen(display)
+    return table, {line.split()[0]: line for line in table.splitlines() if "succeeded" in line}
+
+
+def test_each_job_has_its_last_and_its_next_instant_by_the_clock_on_the_wall() -> None:
+    table, rows = shown(160)
+    assert rows["nightly"].split()[1:] == ["13:00:00", "succeeded", "1", "0.250", "2027-03-02", "03:00"]
+    assert rows["tick"].split()[1:] == ["13:00:00", "succeeded", "1", "0.250", "13:00:05"]
+    assert rows["other"].split()[1:] == ["13:00:00", "succeeded", "1", "0.250"]
+    assert "Times below are CET." in table
+
+
+def test_eighty_columns_hold_every_time_and_every_letter_of_a_name() -> None:
+    table, rows = shown(80)
+    assert rows["nightly"].split()[1:] == ["13:00:00", "succeeded", "0.250", "2027-03-02", "03:00"]
+    names = "".join(line[: table.splitlines()[1].index("last")].strip() for line in table.splitlines())
+    assert LONG in names
+    assert "…" not in table
+    assert max(len(line) for line in table.splitlines()) <= 80
 
 
 def test_the_newest_jobs_are_shown_and_the_others_counted() -> None:
     display = Display(now=lambda: AT, console=console())
     for number in range(SHOWN_JOBS + 7):
         display(event("failed", job=f"job-{number}", run="r", error="x"))
-    shown = screen(display)
-    assert f"job-{SHOWN_JOBS + 6}" in shown
-    assert "job-6 " not in shown
-    assert "and 7 more" in shown
+    table = screen(display)
+    assert f"job-{SHOWN_JOBS + 6}" in table
+    assert "job-6 " not in table
+    assert "and 7 more" in table
 
 
 def test_events_are_printed_above_the_table_and_the_cursor_comes_back(until: Callable[..., Any]) -> None:
