@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from difflib import get_close_matches
 from inspect import signature
 from math import isfinite
 from typing import Any, Literal, cast, get_args
@@ -191,6 +192,7 @@ def make_job(
         raise DefinitionError(
             f"{name!r} cannot name a job: letters, digits and _ . : / - , at most 200, no blank"
         )
+    _refuse_unknown(name, policies)
     if catchup is None:
         raise CatchupMissing(f"job {name!r} does not state its catchup: {_QUESTION}")
     rule = _schedule(schedule, tz, dst_gap, dst_fold, dialect).placed(name)
@@ -199,11 +201,6 @@ def make_job(
         rule = bounded(rule, start=start, end=end)
     if limit is not None:
         rule = limited(rule, limit=_count(name, "limit", limit))
-    unknown = sorted(policies.keys() - _POLICIES)
-    if unknown:
-        raise DefinitionError(
-            f"job {name!r}: {', '.join(unknown)} is no parameter of a job; known are {', '.join(sorted(_POLICIES))}"
-        )
     policy = make_policy(name, task=task, catchup=catchup, **policies)
     return Job(
         name=name,
@@ -302,6 +299,21 @@ def make_policy(
 
 
 _POLICIES = signature(make_policy).parameters.keys() - {"name", "task", "catchup"}
+_BESIDE_THE_JOB = {"schedule", "task", "namespace", "owner", "source", "policies"}
+_PARAMETERS = sorted((signature(make_job).parameters.keys() | _POLICIES | {"catchup"}) - _BESIDE_THE_JOB)
+
+
+def _refuse_unknown(name: str, given: Mapping[str, Any]) -> None:
+    """Refuse what is no parameter before a missing answer is asked for: it may be that answer, misspelt."""
+    unknown = sorted(given.keys() - _POLICIES)
+    if not unknown:
+        return
+    near = [word for each in unknown for word in get_close_matches(each, _PARAMETERS, n=1)]
+    meant = f"did you mean {' and '.join(dict.fromkeys(near))}? " if near else ""
+    verb = "is no parameter" if len(unknown) == 1 else "are no parameters"
+    raise DefinitionError(
+        f"job {name!r}: {', '.join(unknown)} {verb} of a job; {meant}known are {', '.join(_PARAMETERS)}"
+    )
 
 
 def _exclude(name: str, exclude: Schedule | None) -> Mapping[str, Any] | None:

@@ -104,7 +104,8 @@ def _convert(name: str, value: Any, where: str) -> Any:
     try:
         return type(default)(duration(value)) if isinstance(default, float) else int(value)
     except (TypeError, ValueError):
-        raise DefinitionError(f"{where} must be a number, not {value!r}") from None
+        what = "a duration such as 90, 90s, 15m or 2h" if isinstance(default, float) else "a whole number"
+        raise DefinitionError(f"{where} must be {what}, not {value!r}") from None
 
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -127,7 +128,10 @@ def duration(value: Any) -> float:
         unit = word[len(digits) :] or "s"
         if unit not in _UNITS:
             raise ValueError(f"{value!r} is not a duration; write 90, 90s, 15m, 2h or 7d")
-        seconds = float(digits) * _UNITS[unit]
+        try:
+            seconds = float(digits) * _UNITS[unit]
+        except ValueError:
+            raise ValueError(f"{value!r} is not a duration; write 90, 90s, 15m, 2h or 7d") from None
     else:
         raise ValueError(f"{value!r} is not a duration; write 90, 90s, 15m, 2h or 7d")
     if seconds != seconds or seconds in (float("inf"), float("-inf")):

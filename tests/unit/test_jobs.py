@@ -111,7 +111,8 @@ def test_contradictions_are_refused_with_the_reason(answers: dict[str, Any], rea
         ({"on_resume": "yes"}, "no answer to catchup"),
         ({"on_lost": "ignore"}, "no answer to on_lost"),
         ({"grace": -1}, "grace must be 0 s"),
-        ({"grace": "soon"}, "grace"),
+        ({"grace": "soon"}, "grace: 'soon' is not a duration; write 90, 90s, 15m"),
+        ({"grace": "m"}, "grace: 'm' is not a duration"),
         ({"grace": True}, "grace"),
         ({"grace": float("nan")}, "finite"),
         ({"grace": 1e18}, "to 100 years"),
@@ -129,7 +130,8 @@ def test_contradictions_are_refused_with_the_reason(answers: dict[str, Any], rea
         ({"backoff": {"first": "2s"}}, "are numbers"),
         ({"backoff": {"first": float("inf")}}, "are numbers"),
         ({"backoff": {"factor": 0.5}}, "factor is 1 or more"),
-        ({"graze": 5}, "graze is no parameter of a job"),
+        ({"graze": 5}, "graze is no parameter of a job; did you mean grace"),
+        ({"zzz": 5, "yyy": 1}, "yyy, zzz are no parameters of a job; known are args, backoff, catchup"),
         ({"schedule": 5}, "is no schedule"),
         ({"schedule": cron(NIGHT, "UTC"), "tz": "Europe/Berlin"}, "contradicts the schedule's own zone"),
         ({"schedule": cron(NIGHT, "UTC"), "dst_gap": "skip"}, "give them to cron"),
@@ -140,6 +142,15 @@ def test_an_answer_that_cannot_be_kept_is_refused_with_the_reason(
 ) -> None:
     with pytest.raises(DefinitionError, match=reason):
         job(**answers)
+
+
+def test_a_misspelt_catchup_is_named_before_it_is_asked_for() -> None:
+    with pytest.raises(
+        DefinitionError, match="catch_up is no parameter of a job; did you mean catchup"
+    ) as refused:
+        make_job("nightly", schedule=NIGHT, task={"kind": "python", "name": "t"}, catch_up="all")
+    for word in ("tz", "args", "name", "dst_gap", "dst_fold", "start", "limit", "grace"):
+        assert word in str(refused.value).replace(",", "").split(), word
 
 
 @pytest.mark.parametrize("name", ["", "two words", "-x", "é", "a\n", "a" * 201, "a;b", 5, None])
