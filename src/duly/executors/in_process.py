@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any
 
+from duly.errors import DefinitionError
 from duly.executors import Ending, Raised, Stop, ending
 from duly.run import Run
 
@@ -41,6 +42,21 @@ class Task:
             wants_run=_wants_run(function),
             is_async=_is_async(function),
         )
+
+    def check(self, job: str, args: Mapping[str, Any]) -> None:
+        """Could the function be called with these arguments? Raises DefinitionError, naming the job, if not."""
+        try:
+            taken = inspect.signature(self.function)
+        except (TypeError, ValueError):  # some built-in functions have no signature
+            return
+        try:
+            taken.bind(*([None] if self.wants_run else []), **args)
+        except TypeError as error:
+            bare = [each.replace(annotation=each.empty) for each in taken.parameters.values()]
+            raise DefinitionError(
+                f"job {job!r} cannot call {self.name}{inspect.Signature(bare)}: {error}",
+                hint="fill each parameter by args={…} or give it a default; the Run is the first one, named run",
+            ) from None
 
     def call(self, run: Run) -> Any:
         """Call the function with the run's arguments; an ``async def`` gives its coroutine."""
