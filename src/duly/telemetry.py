@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import sys
 import threading
 from collections.abc import Callable, Mapping
@@ -126,12 +127,30 @@ def json_lines(record: Mapping[str, Any]) -> None:
 
 
 def words(record: Mapping[str, Any]) -> str:
-    """One plain line that contains the event's word."""
+    """One plain line that contains the event's word; a value with blanks stands in quotes.
+
+    Of a caught-up run the count is what the one run stands for, so it is called that.
+    """
     shared = {"event", "at", "process", "role", "pid"}
+    one_run = record["event"] == "settled" and record.get("cause") == "run"
     facts = " ".join(
-        f"{key}={value}" for key, value in record.items() if key not in shared and value is not None
+        f"{'stands_for' if one_run and key == 'count' else key}={_fact(value)}"
+        for key, value in record.items()
+        if key not in shared and value is not None
     )
     return f"{record['at']} {record['event']:<10} {facts}".rstrip()
+
+
+def _fact(value: Any) -> str:
+    """A fact as one word of a line; an error is its class and its message."""
+    if isinstance(value, Mapping) and "message" in value:
+        value = f"{value.get('class') or 'error'}: {value['message']}"
+    if isinstance(value, Mapping | list | tuple | bool):
+        return json.dumps(value, ensure_ascii=False, default=str)
+    text = str(value)
+    if text and not re.search(r"[\s\"\x00-\x1f\x7f-\x9f]", text):
+        return text
+    return json.dumps(text, ensure_ascii=False)
 
 
 def plain_lines(record: Mapping[str, Any]) -> None:
