@@ -234,14 +234,28 @@ select life.role, life.started_at, life.until_at
  where life.until_at > %(since_at)s::timestamptz
 
 -- name: busy_until
--- Up to when other runs of the job, decided before this one, kept it busy.
-select max(coalesce(other.finished_at, %(until_at)s::timestamptz)) as at
-  from (select runs.scheduled_at, runs.trigger_id, runs.created_at, runs.finished_at
-          from duly.runs
-         where runs.job_id = %(job_id)s::bigint
-           and runs.scheduled_at <= %(until_at)s::timestamptz
-         order by runs.scheduled_at desc
-         limit 100) as other
+-- Up to when other runs of the job, decided before this one, kept it busy: `held_at` those that were live when it
+-- fell due, `at` all of them, `freed_at` the last of those that had ended by then. Behind a backlog the runs
+-- that matter stand before it, however many have come after it since.
+select max(coalesce(other.finished_at, %(until_at)s::timestamptz)) as at,
+       max(coalesce(other.finished_at, %(until_at)s::timestamptz))
+         filter (where other.created_at <= %(instant)s::timestamptz) as held_at,
+       max(other.finished_at)
+         filter (where other.verdict = 'caught_up' and other.finished_at <= %(until_at)s::timestamptz) as freed_at
+  from ((select runs.scheduled_at, runs.trigger_id, runs.created_at, runs.finished_at, runs.verdict
+           from duly.runs
+          where runs.job_id = %(job_id)s::bigint
+            and runs.scheduled_at < %(instant)s::timestamptz
+          order by runs.scheduled_at desc
+          limit 100)
+        union all
+        (select runs.scheduled_at, runs.trigger_id, runs.created_at, runs.finished_at, runs.verdict
+           from duly.runs
+          where runs.job_id = %(job_id)s::bigint
+            and runs.scheduled_at >= %(instant)s::timestamptz
+            and runs.scheduled_at <= %(until_at)s::timestamptz
+          order by runs.scheduled_at
+          limit 100)) as other
  where other.created_at < %(until_at)s::timestamptz
    and (other.finished_at is null or other.finished_at > %(instant)s::timestamptz)
    and (other.scheduled_at, other.trigger_id) <> (%(instant)s::timestamptz, ''::text)

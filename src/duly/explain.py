@@ -166,19 +166,33 @@ async def _lateness(database: Database, connection: Connection, found: Evidence,
     known = await database.row(
         connection, "audit", "busy_until", job_id=found.job["id"], instant=instant, until_at=decided
     )
-    busy_until = (
-        known["at"] if known and known["at"] and found.row["policy"]["overlap"] != "allow" else instant
-    )
-    free_at = min(max(busy_until, instant), decided)
-    nobody = _alone(lives, ("up", "scheduler"), free_at, decided)
+    held, free = _busy(found, known, decided)
     idle = _alone(lives, ("up", "worker"), decided, started)
+    away = _alone(lives, ("up", "scheduler"), held, free)
+    nobody = _alone(lives, ("up", "scheduler"), free, decided)
     found.parts = {
-        "no_scheduler": nobody,
+        "no_scheduler": away + nobody,
         "no_worker": idle,
         "queue": _seconds(decided, started) - idle,
-        "overlap": _seconds(instant, free_at),
-        "database": _seconds(free_at, decided) - nobody,
+        "overlap": _seconds(instant, free) - away,
+        "database": _seconds(free, decided) - nobody,
     }
+
+
+def _busy(found: Evidence, known: Row | None, decided: datetime) -> tuple[datetime, datetime]:
+    """Up to when runs that were live at the instant held the job, and from when on it was free for this one.
+
+    Between the two it waited behind runs that were decided after its instant: the earlier ones of a backlog.
+    Where runs may overlap, only a caught-up one waits, for a place under ``catchup_limit``.
+    """
+    instant, run = found.instant, found.run
+    if known is None or run is None:
+        return instant, instant
+    held, free = known["held_at"], known["at"]
+    if found.row["policy"]["overlap"] == "allow":
+        held, free = None, known["freed_at"] if run["verdict"] == "caught_up" else None
+    held = min(max(held or instant, instant), decided)
+    return held, min(max(free or held, held), decided)
 
 
 def _alone(lives: Iterable[Row], roles: Sequence[str], begin: datetime, end: datetime) -> float:
@@ -280,7 +294,7 @@ def _told(seconds: float) -> str:
     """A time as one says it: seconds to the millisecond while it is short, the two largest units when it is long."""
     if seconds < _SHORT:
         return f"{seconds:.3f} s"
-    left, told = round(seconds), []
+    left, told = round(seconds), list[str]()
     for length, unit in ((86400, "d"), (3600, "h"), (60, "min"), (1, "s")):
         count, left = divmod(left, length)
         if count or told:
@@ -291,24 +305,33 @@ def _told(seconds: float) -> str:
 def _authority(found: Evidence) -> str:
     """Who decided: mechanism, process and authority, before anything else."""
     decision = found.decision
-    if decision is None:
-        answers = found.row["policy"]
-        mechanism = answers.get("mechanism", "database") if isinstance(answers, Mapping) else "database"
-        if found.run is not None and found.run["kind"] != "scheduled":
-            return "Decided by no mechanism: a person or a program asked for this run by its key."
-        if found.verdict in ("run", "span"):
-            return "Decided by nobody who is known: its row names no decision, so duly did not write it."
-        if found.verdict in ("planned", "owed"):
-            return f"Not decided yet: mechanism {mechanism}, in which any scheduler process may propose."
-        return f"Decided by nobody: mechanism {mechanism}, in which any scheduler process may propose."
+    nothing = found.verdict == "none" and (found.revision is None or found.schedule is not None)
+    if nothing and not found.occurrence:
+        around = f"; the span around it was decided by {_who(decision)}" if decision else ""
+        return f"Nothing was to be decided, as it is no instant of the job{around}."
+    if decision is not None:
+        return f"Decided by {_who(decision)}."
+    answers = found.row["policy"]
+    mechanism = answers.get("mechanism", "database") if isinstance(answers, Mapping) else "database"
+    if found.run is not None and found.run["kind"] != "scheduled":
+        return "Decided by no mechanism: a person or a program asked for this run by its key."
+    if found.verdict in ("run", "span"):
+        return "Decided by nobody who is known: its row names no decision, so duly did not write it."
+    if found.verdict in ("planned", "owed"):
+        return f"Not decided yet: mechanism {mechanism}, in which any scheduler process may propose."
+    return f"Decided by nobody: mechanism {mechanism}, in which any scheduler process may propose."
+
+
+def _who(decision: Row) -> str:
+    """Mechanism, process, transaction, time and authority of a decision."""
     offset = decision["clock_offset"]
     clock = "" if offset is None else f", its clock {round(offset, 3) + 0.0:.3f} s off the database's"
     who = f"process {decision['process']} (host {decision['host']}, pid {decision['pid']})"
     if decision["mechanism"] == "operator":
         who = f"{decision['author']}, {who}"
     return (
-        f"Decided by mechanism {decision['mechanism']}: {who}, transaction {decision['xid']}, "
-        f"at {text(decision['at'])}{clock}, {_right(decision)}."
+        f"mechanism {decision['mechanism']}: {who}, transaction {decision['xid']}, "
+        f"at {text(decision['at'])}{clock}, {_right(decision)}"
     )
 
 

@@ -218,10 +218,12 @@ async def test_an_instant_that_is_none_of_the_jobs_names_the_nearest(past: Histo
     assert (document["verdict"], document["occurrence"], document["run"]) == ("none", False, None)
     assert document["nearest"] == ["2027-01-05T12:02:00Z", "2027-01-05T12:03:00Z"]
     assert "is no occurrence of job j" in document["text"]
+    assert document["text"].startswith("Nothing was to be decided, as it is no instant of the job")
     assert "The nearest are 2027-01-05T12:02:00Z and 2027-01-05T12:03:00Z." in document["text"]
     before = await told(past, at(-5))
     assert (before["verdict"], before["revision"]) == ("none", None)
     assert "activated at 2027-01-05T12:00:00Z" in before["text"]
+    assert before["text"].startswith("Nothing was to be decided")
     assert before["nearest"] == [None, "2027-01-05T12:01:00Z"]
     with pytest.raises(NotFound):
         await explain(past.database, "k", NOON)
@@ -305,6 +307,28 @@ async def test_the_time_behind_an_earlier_run_is_overlap(past: History) -> None:
         "total": 42.0,
         "parts": {"no_scheduler": 0.0, "no_worker": 0.0, "queue": 0.0, "overlap": 40.0, "database": 2.0},
     }
+
+
+@pytest.mark.parametrize(("overlap", "limit"), [("queue", 1), ("allow", 1)])
+async def test_waiting_behind_the_earlier_runs_of_a_backlog_is_no_delay_of_the_database(
+    past: History, overlap: str, limit: int
+) -> None:
+    """Nobody for 150 minutes, then one run of a minute's work after the other: the 121st waits for 120 others."""
+    back = at(150)
+    await past.process(past.scheduler, "up", back, at(6000))
+    await minutely(past, catchup="all", overlap=overlap, catchup_limit=limit)
+    past.clock.set(back)
+    await past.decide()
+    while (await told(past, at(145)))["verdict"] == "owed":
+        [claimed] = await past.claim()
+        past.clock.set(past.clock.at + timedelta(minutes=1))
+        await past.finish([claimed])
+        await past.decide()
+    for nth in (2, 121, 145):
+        parts = (await told(past, at(nth)))["lateness"]["parts"]
+        assert parts["no_scheduler"] == (150 - nth) * 60
+        assert parts["overlap"] == (nth - 1) * 60, nth
+        assert parts["database"] == 0.0
 
 
 async def test_a_manual_run_is_shown_beside_the_time_line(past: History) -> None:
