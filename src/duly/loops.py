@@ -27,7 +27,7 @@ from duly.jobs import Job
 from duly.leases import Presence
 from duly.ledger import Actor, Finished, Ledger
 from duly.mechanisms import Rows
-from duly.postgres import Database, connect, statements, without_password
+from duly.postgres import NOT_NOW, Database, connect, refusal, statements, without_password
 from duly.records import author as author
 from duly.scheduler import Scheduler
 from duly.settings import Settings
@@ -145,7 +145,10 @@ class Process:
         self.events.emit("starting", version=self.actor.version, **armed)
         if armed:
             self.events.emit("clock", **armed)
-        asyncio.run(self._prepare())
+        try:
+            asyncio.run(self._prepare())
+        except NOT_NOW as error:
+            raise refusal(self.url, error) from error
         threads = self._threads()
         for thread in threads:
             thread.start()

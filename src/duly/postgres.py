@@ -53,12 +53,6 @@ _REFUSALS: Sequence[tuple[str, type[DatabaseError], str, str]] = (
     ("database .* does not exist", Unreachable, "has no such database", "create it, or correct the address"),
     ("pg_hba.conf entry", AccessDenied, "refuses this user", "add a line for it to pg_hba.conf"),
     (
-        "password|authentication|role|permission",
-        AccessDenied,
-        "refuses this user",
-        "check user, password and pg_hba.conf",
-    ),
-    (
         "read-only",
         Unreachable,
         "cannot be written",
@@ -71,6 +65,12 @@ _REFUSALS: Sequence[tuple[str, type[DatabaseError], str, str]] = (
         "raise max_connections, lower pool_size, or close other clients",
     ),
     ("starting up|shutting down|recovery", Unreachable, "is not ready", "try again in a moment"),
+    (
+        "password|authentication|role|permission",
+        AccessDenied,
+        "refuses this user",
+        "check user, password and pg_hba.conf",
+    ),
 )
 
 
@@ -425,6 +425,14 @@ def check_server(url: str, row: Mapping[str, Any]) -> None:
             f"{without_password(url)} is a standby, which cannot be written",
             hint="give the address of the primary, or add target_session_attrs=read-write",
         )
+
+
+NOT_NOW = (
+    psycopg.OperationalError,
+    psycopg.errors.ReadOnlySqlTransaction,
+    psycopg.errors.InsufficientPrivilege,
+)
+"""What a server answers that could do it at another time, or for somebody else: :func:`refusal` has the words."""
 
 
 def refusal(url: str, error: Exception) -> DatabaseError:

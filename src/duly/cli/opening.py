@@ -14,7 +14,7 @@ from psycopg.conninfo import conninfo_to_dict
 from duly.cli.loading import address as declared_address
 from duly.cli.verbs import Options, clock
 from duly.errors import DefinitionError
-from duly.postgres import Database, said_of, without_password
+from duly.postgres import NOT_NOW, Database, refusal, said_of, without_password
 from duly.settings import Settings
 
 T = TypeVar("T")
@@ -95,4 +95,7 @@ def run_on(
             return await work(database)
 
     with address(options, chosen, own) as where:
-        return asyncio.run(on(where))
+        try:
+            return asyncio.run(on(where))
+        except NOT_NOW as error:
+            raise refusal(where.url, error) from error
