@@ -283,7 +283,7 @@ class _Field:
                 at,
                 f"vixie cron runs it at {low} only; write {low} or {low}-{self.part.high}/{step}",
             )
-        return range(low, self.part.high + 1, step)
+        return range(low, max(self.part.high, low) + 1, step)  # a Sunday written 7 lies beyond the last weekday
 
     def closed_range(self, low: int, high: int, step: int, written: str, at: int) -> range:
         if low > high:

@@ -179,3 +179,10 @@ def test_an_unknown_word_for_a_rule_is_refused_with_the_known_ones() -> None:
         with pytest.raises(ScheduleError) as caught:
             cron("0 0 * * *", **kwargs)
         assert "one of" in str(caught.value.hint)
+
+
+@pytest.mark.parametrize("expression", ["0 0 * * 7/2", "0 0 * * 7/7", "0 0 * * 7"])
+def test_a_step_after_a_sunday_written_seven_is_sunday(expression: str) -> None:
+    """7 is Sunday in every form; an open range that begins there holds it and nothing else."""
+    found = cron(expression).between(datetime(2027, 1, 1, tzinfo=UTC), datetime(2027, 1, 20, tzinfo=UTC))
+    assert [at.day for at in found] == [3, 10, 17]
