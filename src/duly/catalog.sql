@@ -67,7 +67,7 @@ select given.job_id, 1, %(from_at)s::timestamptz, given.schedule_id, given.polic
 -- name: newest
 -- The newest promise of each job, read under the locks of their cursors.
 select jobs.id, jobs.name, jobs.generation, jobs.state, revisions.revision, revisions.hash, revisions.paused,
-       revisions.from_at, revisions.definition, schedules.definition as schedule
+       revisions.from_at, revisions.definition, schedules.id as schedule_id, schedules.definition as schedule
   from duly.jobs
   join lateral (
        select revisions.revision, revisions.hash, revisions.paused, revisions.from_at, revisions.definition,

@@ -227,8 +227,10 @@ class Registration:
         wish: Wish,
         applied: Applied,
     ) -> None:
+        before = {row["schedule_id"]: row["schedule"] for _, row, _ in edits}
+        earlier = {key: _readable(definition) for key, definition in before.items()}
         interned = await self.intern(
-            connection, [(job, _readable(row["schedule"]), at) for job, row, at in edits]
+            connection, [(job, earlier[row["schedule_id"]], at) for job, row, at in edits]
         )
         newer = {row["id"]: row["revision"] + 1 for _, row, _ in edits}
         await self.append(
