@@ -179,7 +179,7 @@ class Ledger:
             return []
         return await self.database.rows(
             connection,
-            "ledger",
+            "records",
             "rules",
             job_ids=[row["job_id"] for row in stepping],
             revisions=[row["revision"] for row in stepping],
@@ -197,19 +197,19 @@ class Ledger:
         ]
         if not asked:
             return {}
-        rows = await self.database.rows(connection, "ledger", "live_caught_up", job_ids=asked)
+        rows = await self.database.rows(connection, "records", "live_caught_up", job_ids=asked)
         return {row["job_id"]: row["live"] for row in rows}
 
     async def _load(self, connection: Connection, *, schedules: set[int], policies: set[int]) -> None:
         missing = [key for key in schedules if key not in self._schedules]
         if missing:
-            for row in await self.database.rows(connection, "ledger", "schedules", ids=missing):
+            for row in await self.database.rows(connection, "records", "schedules", ids=missing):
                 self._schedules[row["id"]] = _attempt(load_schedule, row["definition"])
                 if row["transitions"] is not None and row["tzdata"] > tzdata_version():
                     self._foreign.add(row["id"])
         missing = [key for key in policies if key not in self._policies]
         if missing:
-            for row in await self.database.rows(connection, "ledger", "policies", ids=missing):
+            for row in await self.database.rows(connection, "records", "policies", ids=missing):
                 policy = self._policies[row["id"]] = _attempt(Policy.load, row["definition"])
                 if isinstance(policy, Policy) and policy.exclude is not None:
                     self._excludes[row["id"]] = _attempt(load_schedule, policy.exclude)
@@ -279,7 +279,7 @@ class Ledger:
         """Attempts that the ledger says the worker holds, apart from those it knows: their claim's answer was lost."""
         rows = await self.database.rows(
             connection,
-            "ledger",
+            "records",
             "held",
             worker=worker,
             job_id=[key.job_id for key in known],
@@ -341,7 +341,7 @@ class Ledger:
         arrays = ended_arrays(ended)
         names = ("job_id", "scheduled_at", "trigger_id", "attempt", "worker", "outcome")
         rows = await self.database.rows(
-            connection, "ledger", "ended", **{name: arrays[name] for name in names}
+            connection, "records", "ended", **{name: arrays[name] for name in names}
         )
         return [finished_of(row) for row in rows]
 
@@ -366,12 +366,12 @@ class Ledger:
 
     async def next_waking(self, connection: Connection) -> datetime | None:
         """When the next sleeping run wakes."""
-        row = await self.database.row(connection, "ledger", "next_waking")
+        row = await self.database.row(connection, "records", "next_waking")
         return row["at"] if row else None
 
     async def reap(self, connection: Connection, *, limit: int = 500) -> list[Finished]:
         """End the attempts whose worker is gone or whose time ran out long ago, each under its fence."""
-        rows = await self.database.rows(connection, "ledger", "lost", limit=limit)
+        rows = await self.database.rows(connection, "records", "lost", limit=limit)
         lost = [
             Ended(
                 key=key_of(row),
@@ -473,7 +473,7 @@ class Ledger:
     ) -> tuple[datetime, bool]:
         """The instant of the run that ``key`` stands for, and whether this call made it."""
         place = await self.database.row(connection, "ledger", "place", job_id=job_id)
-        known = await self.database.row(connection, "ledger", "trigger_known", job_id=job_id, key=key)
+        known = await self.database.row(connection, "records", "trigger_known", job_id=job_id, key=key)
         if known is not None:
             return known["scheduled_at"], False
         assert place is not None

@@ -277,7 +277,7 @@ async def _recorded(hand: Hand, effects: Effects) -> bool:
                 "settle",
                 {"job_id": key.job_id, "scheduled_at": key.scheduled_at, "trigger_id": key.trigger_id},
             )
-            found = await hand.rows("ledger", "ended", {name: ended[name] for name in names})
+            found = await hand.rows("records", "ended", {name: ended[name] for name in names})
             await hand.commit()
         except (psycopg.OperationalError, PoolTimeout):
             await hand.pause(_PAUSE)

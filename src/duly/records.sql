@@ -1,0 +1,92 @@
+-- What those who decide and run read of the ledger; what writes it is in ledger.sql.
+
+-- name: schedules
+select schedules.id, schedules.definition, schedules.tzdata, schedules.transitions
+  from duly.schedules
+ where schedules.id = any(%(ids)b::bigint[])
+
+-- name: policies
+select policies.id, policies.definition
+  from duly.policies
+ where policies.id = any(%(ids)b::bigint[])
+
+-- name: rules
+-- The revisions from the one at the cursor to the newest, for jobs that have a boundary to step over.
+select revisions.job_id, revisions.revision, revisions.schedule_id, revisions.policy_id,
+       revisions.until_at, revisions.paused
+  from unnest(%(job_ids)b::bigint[], %(revisions)b::integer[]) as wanted (job_id, revision)
+  join duly.revisions on revisions.job_id = wanted.job_id and revisions.revision >= wanted.revision
+ order by revisions.job_id, revisions.revision
+
+-- name: live_caught_up
+-- How many caught-up runs of each job are live, for jobs without an exclusive place.
+select runs.job_id, count(runs.job_id) as live
+  from duly.runs
+ where runs.job_id = any(%(job_ids)b::bigint[])
+   and runs.state in ('queued', 'running', 'asleep', 'parked')
+   and runs.verdict = 'caught_up'
+ group by runs.job_id
+
+-- name: ended
+-- What is recorded of attempts whose ``finish`` was answered by an error: those with the outcome that was asked for.
+select attempts.job_id, attempts.scheduled_at, attempts.trigger_id, attempts.attempt, attempts.outcome, attempts.error,
+       attempts.started_at, attempts.finished_at as now, runs.available_at, jobs.name, false as behind, true as ready,
+       case when runs.attempt = attempts.attempt then runs.state else 'queued' end as state
+  from unnest(%(job_id)b::bigint[], %(scheduled_at)b::timestamptz[], %(trigger_id)b::text[], %(attempt)b::integer[],
+              %(worker)b::uuid[], %(outcome)b::text[])
+       as asked (job_id, scheduled_at, trigger_id, attempt, worker, outcome)
+  join duly.attempts on attempts.job_id = asked.job_id and attempts.scheduled_at = asked.scheduled_at
+                    and attempts.trigger_id = asked.trigger_id and attempts.attempt = asked.attempt
+                    and attempts.worker = asked.worker and attempts.outcome = asked.outcome
+  join duly.runs on runs.job_id = asked.job_id and runs.scheduled_at = asked.scheduled_at and runs.trigger_id = asked.trigger_id
+  join duly.jobs on jobs.id = asked.job_id
+
+-- name: held
+-- Attempts that a worker holds and does not know of: their claim's answer was lost. Locked, as the fence is drawn anew.
+with held as materialized (
+    select runs.job_id, runs.scheduled_at, runs.trigger_id, runs.attempt, runs.revision, runs.policy_id, runs.kind,
+           runs.verdict, runs.stands_count, runs.stands_first, runs.failures, runs.losses, runs.started_at
+      from duly.runs
+     where runs.state = 'running'
+       and runs.worker = %(worker)s::uuid
+       and (runs.job_id, runs.scheduled_at, runs.trigger_id) not in (
+           select unnest(%(job_id)b::bigint[]), unnest(%(scheduled_at)b::timestamptz[]), unnest(%(trigger_id)b::text[]))
+     limit %(limit)s::integer
+       for no key update skip locked
+)
+select held.job_id, jobs.name, coalesce(triggers.args, revisions.args) as args, held.scheduled_at, held.trigger_id,
+       held.attempt, held.revision, held.policy_id, held.kind, held.verdict, held.stands_count, held.stands_first,
+       held.failures, held.losses, held.started_at, revisions.schedule_id, nextval('duly.fence') as fence
+  from held
+  join duly.jobs on jobs.id = held.job_id
+  join duly.revisions on revisions.job_id = held.job_id and revisions.revision = held.revision
+  left join duly.triggers on triggers.job_id = held.job_id and triggers.key = held.trigger_id
+
+-- name: next_waking
+-- When does the next sleeping run wake?
+select min(runs.available_at) as at
+  from duly.runs
+ where runs.state = 'asleep'
+   and runs.waits_for = 'retry'
+
+-- name: lost
+-- Running attempts whose worker is gone, or whose time ran out long ago, apart from those that are just being ended.
+-- seen_at is the last sign of life, up to which the job is known to have been busy.
+select runs.job_id, runs.scheduled_at, runs.trigger_id, runs.attempt, runs.worker,
+       least(coalesce(processes.last_seen_at, runs.started_at),
+             duly.clock(%(at)s::timestamptz, %(shift)s::double precision)) as seen_at,
+       case when processes.expires_at >= duly.now(%(at)s::timestamptz, %(shift)s::double precision)
+            then 'timed_out' else 'lost' end as outcome
+  from duly.runs
+  left join duly.processes on processes.id = runs.worker
+ where runs.state = 'running'
+   and (processes.id is null
+        or processes.expires_at < duly.now(%(at)s::timestamptz, %(shift)s::double precision)
+        or runs.deadline_at < duly.now(%(at)s::timestamptz, %(shift)s::double precision))
+ limit %(limit)s::integer for no key update of runs skip locked
+
+-- name: trigger_known
+select triggers.scheduled_at
+  from duly.triggers
+ where triggers.job_id = %(job_id)s::bigint
+   and triggers.key = %(key)s::text
