@@ -43,6 +43,8 @@ Connection: TypeAlias = psycopg.AsyncConnection[DictRow]
 T = TypeVar("T")
 
 OLDEST_SERVER = 150000
+QUICK = 3.0
+"""Seconds within which a server that is well answers an empty question."""
 PAGE = 5_000
 _NAME = re.compile(r"^-- name: (\w+)$")
 # An address may hold a password that should have been escaped: what stands before the last @ of a word is hidden.
@@ -217,8 +219,8 @@ class Database:
             raise
 
     async def _replace_dead(self) -> None:
-        """Ask every idle connection; without patience for one that is silent, all that are open are cut."""
-        with _cut_after(self._patience, *self._open):
+        """Ask every idle connection; where one is silent all that are open are cut, as each knows as little."""
+        with _cut_after(self._patience and min(self._patience, QUICK), *self._open):
             await self._pool.check()
 
     @asynccontextmanager
