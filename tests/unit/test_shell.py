@@ -36,6 +36,7 @@ RUN = Run(
     args={"day": "monday"},
     revision=1,
     stands_for=StandsFor(count=1, first=NIGHT, last=NIGHT, schedule=cron("0 2 * * *", "UTC")),
+    fence=77,
 )
 
 
@@ -81,6 +82,7 @@ async def test_a_command_is_told_which_occurrence_it_works_for(sh: Callable[...,
         "DULY_CAUGHT_UP=true",
         "DULY_DATA_INTERVAL_END=2027-01-05T02:00:00Z",
         "DULY_DATA_INTERVAL_START=2027-01-04T02:00:00Z",
+        "DULY_FENCE=77",
         "DULY_IDEMPOTENCY_KEY=default/backup@2027-01-05T02:00:00Z",
         "DULY_JOB=backup",
         "DULY_RUN=backup@2027-01-05T02:00:00Z",

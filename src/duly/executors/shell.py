@@ -230,6 +230,7 @@ def _environment(command: Command, run: Run) -> dict[str, str]:
         "DULY_SCHEDULED_AT": instant(run.scheduled_at) or "",
         "DULY_ATTEMPT": str(run.attempt),
         "DULY_IDEMPOTENCY_KEY": run.idempotency_key,
+        "DULY_FENCE": str(run.fence),
         "DULY_DATA_INTERVAL_START": instant(interval.start) or "",
         "DULY_DATA_INTERVAL_END": instant(interval.end) or "",
         "DULY_CAUGHT_UP": "true" if run.caught_up else "false",
