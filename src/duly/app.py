@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import signal
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from duly.clock import Clock
+from duly.definitions import described
 from duly.errors import DatabaseError, DefinitionError
 from duly.executors.in_process import Task
 from duly.jobs import Job, make_job
@@ -186,6 +187,11 @@ class Duly:
     def add(self, job: Job) -> None:
         """Declare a job that was made by :func:`duly.jobs.make_job`; many jobs may share one task."""
         self._declare(job)
+
+    def apply(self, jobs: Iterable[Job | Mapping[str, Any]]) -> None:
+        """Declare many jobs: each a Job, or a mapping with the parameters of ``client.jobs.create``."""
+        for job in jobs:
+            self._declare(job if isinstance(job, Job) else described(**{"source": "python", **job}))
 
     def include(self, other: Duly) -> None:
         """Take over what another application declares; raises DefinitionError if a name is in both."""

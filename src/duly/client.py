@@ -28,7 +28,7 @@ from duly.answers import JobInfo, Page, RunInfo, read_token
 from duly.audit import Report, audit
 from duly.catalog import Catalog
 from duly.clock import Clock, parse
-from duly.connections import AnyConnection, Guest
+from duly.connections import Guest
 from duly.definitions import changed, described
 from duly.errors import Conflict, DatabaseError
 from duly.explain import explain
@@ -245,12 +245,15 @@ class Client:
         self._given = database, settings
         self._author = author or whoever()
         self._open: Database | None = None
+        self._borrowed = False
         self._held: Any = None
         self.jobs = Jobs(self._database, self._author)
         self.runs = Runs(self._database, asyncio.sleep)
 
     async def open(self) -> Client:
         """Reach the database; raises a DatabaseError that says what to do next."""
+        if self._borrowed:
+            return self
         url, settings, self._held = await asyncio.to_thread(located, *self._given)
         database = Database(
             url, clock=Clock.from_environment(), pool_size=settings.pool_size, name="duly client"
@@ -267,6 +270,8 @@ class Client:
 
     async def close(self) -> None:
         """Give every connection back."""
+        if self._borrowed:
+            return
         database, self._open = self._open, None
         if database is not None:
             await database.close()
@@ -295,7 +300,15 @@ class Client:
         rollback. A refusal (Conflict, NotFound, ...) leaves the transaction usable. Rows of the job stay locked
         until the caller commits, so commit soon. Needs no :meth:`open`.
         """
-        return _Within(connection, self._author)
+        clock = Clock.from_environment() if self._open is None else self._open.clock
+        return Client.over(Guest(connection, clock=clock), author=self._author)
+
+    @classmethod
+    def over(cls, database: Database, *, author: str | None = None) -> Client:
+        """A client over a database that somebody else opens and closes."""
+        client = cls(author=author)
+        client._open, client._borrowed = database, True
+        return client
 
     async def audit(
         self,
@@ -312,20 +325,6 @@ class Client:
         when = instant(at)
         assert when is not None
         return await explain(self._database(), job, when)
-
-
-class _Within(Client):
-    """A client within somebody else's transaction."""
-
-    def __init__(self, connection: AnyConnection, author: str) -> None:
-        super().__init__(author=author)
-        self._open = Guest(connection, clock=Clock.from_environment())
-
-    async def open(self) -> Client:
-        return self
-
-    async def close(self) -> None:
-        """The connection is the caller's."""
 
 
 def located(database: str | None, settings: Settings | None) -> tuple[str, Settings, Any]:

@@ -22,6 +22,7 @@ from duly.telemetry import Events
 GROUP = 500
 LONGEST_PAUSE = 1.0
 _OF_THE_VALUE = ("22", "23", "54")  # classes of errors that come again however often the same value is sent
+_LOCKED = "55P03"  # a lock was not to be had within the transaction's lock_timeout
 _OF_THE_MOMENT = ("40", "55", "57014")  # deadlock, lock or statement timeout: the server is well
 
 
@@ -114,6 +115,9 @@ class Completions:
                 if _of_the_value(error):
                     await self._apart(group, error)
                     return
+                if _state(error) == _LOCKED and not unsure:
+                    await self._around(group)
+                    return
                 self._reach.lost(error)
                 unsure = True
                 await asyncio.sleep(pause)
@@ -122,6 +126,14 @@ class Completions:
                 self._reach.back()
                 self._told([(one, finished.get(one.attempt)) for one in group])
                 return
+
+    async def _around(self, group: Sequence[Completion]) -> None:
+        """Somebody holds the cursor of one of these jobs, in a transaction of their own: the others go first."""
+        if len(group) > 1:
+            for one in group:
+                await self._record([one])
+        else:
+            self._waiting.extend(group)
 
     async def _write(self, group: Sequence[Completion], unsure: bool) -> dict[tuple[Key, int], Finished]:
         crash.point("finish.before")

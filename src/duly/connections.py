@@ -28,6 +28,7 @@ from duly.postgres import (
     connection_arguments,
     refusal,
     statements,
+    utc,
     without_password,
 )
 
@@ -49,6 +50,7 @@ class Blocking(Database):
             timeout=10.0,
             max_idle=120.0,
             kwargs=self._arguments,
+            configure=utc,
             check=ConnectionPool.check_connection,
         )
 

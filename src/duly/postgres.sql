@@ -16,8 +16,9 @@ begin; set local enable_sort = off; set local idle_in_transaction_session_timeou
 -- name: begin_finish
 -- Opens a completion: runs are reached through an index, which skips its dead entries. Statistics taken while nothing
 -- was running make it look free to read what is left of all that ever ran. A process that freezes in it would hold
--- what it ended against the reaper, for as long as it stands still: its time is bounded.
-begin; set local enable_seqscan = off; set local enable_bitmapscan = off;
+-- what it ended against the reaper, for as long as it stands still: its time is bounded. A job whose cursor a program
+-- holds in a transaction of its own does not keep the others waiting.
+begin; set local enable_seqscan = off; set local enable_bitmapscan = off; set local lock_timeout = '500ms';
 set local idle_in_transaction_session_timeout = '5s'
 
 -- name: begin_long

@@ -29,6 +29,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from duly.app import Duly
 from duly.audit import Report, audit
 from duly.catalog import Catalog, Triggered
+from duly.client import Client
 from duly.clock import VirtualClock, parse
 from duly.ledger import VERSION, Actor, Ledger, run_id
 from duly.listing import runs as list_runs
@@ -56,7 +57,10 @@ class Verdict:
 
 
 class Lab:
-    """Jobs under virtual time. ``now`` is the instant at all doors; ``events`` what was told so far."""
+    """Jobs under virtual time. ``now`` is the instant at all doors; ``events`` what was told so far.
+
+    ``client`` has the verbs of :class:`~duly.client.Client`, at that instant too.
+    """
 
     def __init__(self, database: Database, app: Duly, clock: VirtualClock) -> None:
         self.database = database
@@ -64,6 +68,7 @@ class Lab:
         self.clock = clock
         self.events: list[Mapping[str, Any]] = []
         self.catalog = Catalog(database)
+        self.client = Client.over(database, author="lab")
         self._settings = Settings()
         self._enlist()
 

@@ -8,6 +8,7 @@ its run is refused by the fence: :class:`~duly.errors.Fenced` is raised and ever
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
@@ -52,13 +53,13 @@ class Tills:
         self._waiting: AsyncConnectionPool[Asynchronous] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._blocking: ConnectionPool[Synchronous] | None = None
+        self._lock = threading.Lock()
 
     async def waiting(self) -> AsyncConnectionPool[Asynchronous]:
         """The pool of ``async def`` tasks, on the worker's loop; raises RunError on another loop."""
         loop = asyncio.get_running_loop()
         if self._waiting is None:
-            self._loop = loop
-            self._waiting = AsyncConnectionPool(
+            pool: AsyncConnectionPool[Asynchronous] = AsyncConnectionPool(
                 self.database.url,
                 open=False,
                 kwargs=self._arguments,
@@ -66,7 +67,11 @@ class Tills:
                 check=AsyncConnectionPool.check_connection,
                 **self._bounds,
             )
-            await self._waiting.open()
+            await pool.open()
+            if self._waiting is None:
+                self._waiting, self._loop = pool, loop
+            else:  # another task was as quick
+                await pool.close()
         if loop is not self._loop:
             raise RunError(
                 "run.transaction() was entered on an event loop of the task's own",
@@ -76,16 +81,17 @@ class Tills:
 
     def blocking(self) -> ConnectionPool[Synchronous]:
         """The pool of plain functions, which run in threads."""
-        if self._blocking is None:
-            self._blocking = ConnectionPool(
-                self.database.url,
-                open=True,
-                kwargs=self._arguments,
-                configure=utc,
-                check=ConnectionPool.check_connection,
-                **self._bounds,
-            )
-        return self._blocking
+        with self._lock:
+            if self._blocking is None:
+                self._blocking = ConnectionPool(
+                    self.database.url,
+                    open=True,
+                    kwargs=self._arguments,
+                    configure=utc,
+                    check=ConnectionPool.check_connection,
+                    **self._bounds,
+                )
+            return self._blocking
 
     async def close(self) -> None:
         """Give every connection back; a later task opens them again."""

@@ -28,6 +28,7 @@ from duly.errors import (
 from duly.jobs import make_job
 from duly.postgres import Database
 from duly.run import Run
+from duly.testing import lab
 from postgres.workshop import Workshop, working
 
 DAILY = {"task": "bill", "schedule": "0 3 * * *", "tz": "Europe/Berlin", "catchup": "latest"}
@@ -370,6 +371,31 @@ async def test_a_connection_to_another_database_is_named_as_such(client: Client,
             await client.using(connection).jobs.create("ship-1", **DAILY)
 
 
+async def test_a_caller_who_does_not_commit_holds_up_no_other_jobs_runs(
+    client: Client, caller: psycopg.AsyncConnection[Any], database: Database
+) -> None:
+    """The cursor of one job is locked for seconds: its own run ends afterwards, everybody else's at once."""
+    shop = Workshop(database)
+    go = asyncio.Event()
+
+    async def waits(run: Run) -> None:
+        await go.wait()
+
+    await shop.job("held", waits, catchup="latest", overlap="queue_one")
+    await shop.job("other", waits)
+    await shop.ready("other", 20)
+    held = await client.jobs.trigger("held")
+    async with working(await shop.worker()):
+        await shop.in_state("held", "running")
+        await shop.in_state("other", "running")
+        async with caller.transaction():
+            await client.using(caller).jobs.edit("held", grace=7)
+            go.set()
+            await shop.in_state("other", "succeeded", seconds=15)
+            assert (await client.runs.get(held.id)).state == "running"
+        assert (await client.runs.wait(held.id, timeout=15)).succeeded
+
+
 async def test_a_run_asked_for_in_a_tasks_transaction_is_there_with_its_effects(
     client: Client, database: Database
 ) -> None:
@@ -480,6 +506,19 @@ async def test_an_application_gives_its_clients(url: str) -> None:
     app.sync.close()
     assert app.sync.jobs.get("bill-1").name == "bill-1"
     app.sync.close()
+
+
+async def test_a_laboratory_has_a_client_at_its_own_instant(server: Any) -> None:
+    app = Duly()
+    app.apply([{"name": "greet", "task": "greet"}, {"name": "say", "shell": "echo hello"}])
+    async with lab(app, at="2027-03-27T12:00:00Z", database=server.url) as t:
+        run = await t.client.jobs.trigger("say")
+        await t.client.jobs.create("late", shell="true", schedule="30 12 * * *", catchup="none")
+        await t.advance(by="1h")
+        assert (await t.client.runs.get(run.id)).succeeded
+        assert run.scheduled_at == datetime(2027, 3, 27, 12, tzinfo=UTC)
+        assert [each.state for each in await t.client.runs.list(job="late")] == ["succeeded"]
+        assert [job.name for job in await t.client.jobs.list()] == ["greet", "late", "say"]
 
 
 async def test_a_client_that_is_not_open_or_has_no_database_says_what_to_do(server: Any) -> None:
