@@ -7,6 +7,7 @@ import threading
 import tracemalloc
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import psycopg
@@ -200,6 +201,41 @@ async def test_what_a_command_printed_can_be_read(client: Client, database: Data
     async with working(await Workshop(database).worker()):
         await client.runs.wait(run.id, timeout=20)
     assert [(each["attempt"], each["head"]) for each in await client.runs.logs(run.id)] == [(1, "hello\n")]
+
+
+async def test_a_call_is_made_by_any_worker_and_what_was_answered_is_kept(
+    client: Client, database: Database
+) -> None:
+    """Refused at first, then accepted: two attempts with one key, the status as the result, the body as the output."""
+    said: list[dict[str, str]] = []
+
+    class Answers(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            said.append(dict(self.headers))
+            self.send_response(503 if len(said) == 1 else 201)
+            self.end_headers()
+            self.wfile.write(b"noted")
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answers) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        await client.jobs.create(
+            "call",
+            http={"url": f"http://127.0.0.1:{server.server_port}/x", "method": "POST"},
+            max_attempts=2,
+            backoff={"first": 0, "jitter": False},
+        )
+        run = await client.jobs.trigger("call", key="k", args={"day": 1})
+        async with working(await Workshop(database).worker()):
+            done = await client.runs.wait(run.id, timeout=20)
+        server.shutdown()
+    assert (done.state, done.result, done.attempt) == ("succeeded", {"status": 201}, 2)
+    assert done.attempts[0]["error"]["class"] == "HTTPFailed"
+    assert [each["Idempotency-Key"] for each in said] == [done.idempotency_key] * 2
+    assert int(said[0]["Duly-Fence"]) < int(said[1]["Duly-Fence"])
+    assert [each["head"] for each in await client.runs.logs(run.id)] == ["noted", "noted"]
 
 
 # ---------------------------------------------------------------- many jobs

@@ -200,6 +200,36 @@ async def test_a_commit_without_an_answer_is_looked_up_and_neither_repeated_nor_
     assert len(await effects(shop)) == 1
 
 
+async def test_a_commit_that_never_arrived_is_not_taken_for_one(
+    shop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same error, and the COMMIT was lost on its way: nothing is there, and the next attempt does it."""
+    from duly import transactions
+
+    commit = transactions._Blocking.commit
+    lost = [True]
+
+    async def cut(hand: Any) -> None:
+        if lost:
+            lost.pop()
+            hand.connection.close()
+            raise psycopg.OperationalError("the connection was closed")
+        await commit(hand)
+
+    monkeypatch.setattr(transactions._Blocking, "commit", cut)
+
+    def transfer(run: Run) -> None:
+        with run.transaction() as connection:
+            connection.execute("insert into effects values (%s, %s)", (run.id, run.attempt))
+
+    await shop.job("transfer", transfer, max_attempts=2, backoff={"first": 0, "jitter": False})
+    await shop.ready("transfer")
+    async with working(await shop.worker()):
+        await wait_until_async(lambda: _state(shop, "succeeded"))
+    assert lost == []
+    assert [attempt for _, attempt in await effects(shop)] == [2]
+
+
 async def test_a_connection_that_is_cut_before_the_commit_leaves_nothing_and_the_next_attempt_does_it(
     shop: Workshop,
 ) -> None:
