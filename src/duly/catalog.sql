@@ -29,13 +29,16 @@ select schedules.id, schedules.hash
  where schedules.hash = any(%(hashes)b::bytea[])
 
 -- name: intern_policies
-insert into duly.policies (hash, definition, task, queue, priority, exclusive, max_attempts, on_lost, max_lost, timeout)
+insert into duly.policies (hash, definition, task, queue, priority, exclusive, max_attempts, on_lost, max_lost, timeout,
+                           mechanism, lease_id)
 select distinct on (given.hash) given.hash, given.definition, given.task, given.queue, given.priority,
-       given.exclusive, given.max_attempts, given.on_lost, given.max_lost, given.timeout
+       given.exclusive, given.max_attempts, given.on_lost, given.max_lost, given.timeout, given.mechanism, given.lease_id
   from unnest(%(hashes)b::bytea[], %(definitions)b::jsonb[], %(tasks)b::text[], %(queues)b::text[],
               %(priorities)b::smallint[], %(exclusives)b::boolean[], %(max_attempts)b::integer[],
-              %(on_losts)b::text[], %(max_losts)b::integer[], %(timeouts)b::double precision[])
-       as given (hash, definition, task, queue, priority, exclusive, max_attempts, on_lost, max_lost, timeout)
+              %(on_losts)b::text[], %(max_losts)b::integer[], %(timeouts)b::double precision[],
+              %(mechanisms)b::text[], %(lease_ids)b::bigint[])
+       as given (hash, definition, task, queue, priority, exclusive, max_attempts, on_lost, max_lost, timeout,
+                 mechanism, lease_id)
  order by given.hash
 on conflict (hash) do nothing
 

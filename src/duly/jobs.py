@@ -95,6 +95,11 @@ class Policy:
         return self.overlap != "allow"
 
     @property
+    def lease_name(self) -> str | None:
+        """The lease whose holder alone may decide for the job; None where any scheduler may."""
+        return (self.lease or "main") if self.mechanism == "leader" else None
+
+    @property
     def task_name(self) -> str:
         """What a worker must know to run it: the name of a Python task, or the mark of what needs no code."""
         return name_of(self.task)
@@ -284,7 +289,7 @@ def make_policy(
         catchup_limit=_count(name, "catchup_limit", _limit(catchup_limit, chosen)),
         on_resume=catchup_word(name, on_resume),
         mechanism=_mechanism(name, mechanism),
-        lease=lease,
+        lease=_lease(name, lease),
         max_attempts=_count(name, "max_attempts", max_attempts),
         on_lost=cast(OnLost, _word(name, "on_lost", on_lost, get_args(OnLost))),
         max_lost=_count(name, "max_lost", max_lost),
@@ -358,14 +363,25 @@ def _limit(given: int | None, overlap: str) -> int:
 
 
 def _mechanism(name: str, mechanism: str) -> str:
-    if mechanism in ("leader", "durable"):
+    if mechanism == "durable":
         raise DefinitionError(
-            f'job {name!r}: mechanism {mechanism!r} is not in this version yet; use mechanism="database"'
+            f'job {name!r}: mechanism "durable" is not in this version yet; use "database" or "leader"'
         )
-    return _word(name, "mechanism", mechanism, ("database",))
+    return _word(name, "mechanism", mechanism, ("database", "leader"))
+
+
+def _lease(name: str, lease: str | None) -> str | None:
+    if lease is not None and not (isinstance(lease, str) and NAME.fullmatch(lease)):
+        raise DefinitionError(f"job {name!r}: {lease!r} cannot name a lease: letters, digits and _ . : / -")
+    return lease
 
 
 def _refuse_contradictions(name: str, policy: Policy) -> None:
+    if policy.lease is not None and policy.mechanism != "leader":
+        raise PolicyContradiction(
+            f'job {name!r}: lease={policy.lease!r} says who leads, mechanism="{policy.mechanism}" asks nobody to; '
+            'use mechanism="leader" or leave the lease out'
+        )
     if policy.catchup == "all" and policy.overlap not in ("queue", "allow"):
         raise PolicyContradiction(
             f'job {name!r}: catchup="all" promises every occurrence, overlap="{policy.overlap}" drops some; '

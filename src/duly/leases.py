@@ -1,4 +1,4 @@
-"""Who is alive, until when: one heartbeat a process start, on a thread that no task can block.
+"""Who is alive, until when; and who leads: one heartbeat a process start, and leases with terms.
 
 An identity that was not renewed in time is dead for ever: the process takes a new one, and whatever the old
 one held is lost. The database's clock judges; the process's own monotonic clock only shortens its trust.
@@ -6,12 +6,13 @@ one held is lost. The database's clock judges; the process's own monotonic clock
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
@@ -21,7 +22,17 @@ from psycopg.rows import DictRow, dict_row
 
 from duly import crash
 from duly.clock import Clock
-from duly.postgres import connection_arguments, cut, refusal, statements, utc
+from duly.errors import DatabaseError
+from duly.postgres import (
+    Connection,
+    Database,
+    Row,
+    connection_arguments,
+    cut,
+    refusal,
+    statements,
+    utc,
+)
 from duly.records import VERSION
 from duly.settings import Settings
 
@@ -170,6 +181,7 @@ class Presence:
     def _one(self, name: str, *, room: str = "leases", **parameters: Any) -> DictRow | None:
         connection = self._connect()
         silence = threading.Timer(PATIENCE, cut, (connection,))
+        silence.daemon = True  # a process that ends waits for no timer, and takes none for a task's thread
         silence.start()
         try:
             connection.execute(statements("postgres")["begin_beat"])
@@ -184,3 +196,161 @@ class Presence:
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Term:
+    """One grant of a lease to this process; ``renewed_at`` is when its renewal was sent, on its own clock."""
+
+    lease_id: int
+    lease: str
+    epoch: int
+    term: UUID
+    renewed_at: float
+
+
+class Leadership:
+    """This process's part in every election: it renews what it holds and takes what has lapsed.
+
+    The window of trust ends one renewal before the lease does, counted from the moment the renewal was sent:
+    a process that cannot reach the database stops proposing before another may lead. That is politeness; what
+    makes two leaders impossible is the guard inside each deciding transaction. A renewal that fails means
+    "not leader" until a later statement proves otherwise. ``on_change`` is told of every term won or lost.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        *,
+        identity: Callable[[], UUID],
+        settings: Settings,
+        on_change: Callable[[str, Mapping[str, Any]], None] = lambda word, facts: None,
+    ) -> None:
+        self._database = database
+        self._identity = identity
+        self._settings = settings
+        self._on_change = on_change
+        self._held: dict[int, Term] = {}
+        self._followed: dict[int, tuple[int, UUID | None]] = {}
+
+    def terms(self) -> list[Term]:
+        """The grants that this process may act on at this moment."""
+        since = self._database.clock.monotonic() - (self._settings.lease - self._settings.lease_renew)
+        return [term for term in self._held.values() if term.renewed_at > since]
+
+    def drop(self, term: Term, why: str) -> None:
+        """Give up a grant that the database no longer honours."""
+        if self._held.get(term.lease_id) is term:
+            del self._held[term.lease_id]
+            self._on_change("follower", {"lease": term.lease, "epoch": term.epoch, "reason": why})
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Take part until ``stop``, then step down at once."""
+        pause = min(1.0, self._settings.lease_renew)
+        while not stop.is_set():
+            try:
+                await self.turn()
+            except (psycopg.Error, DatabaseError):
+                await asyncio.sleep(0)  # not leader until a later statement proves otherwise
+            with suppress(TimeoutError):
+                await asyncio.wait_for(stop.wait(), pause)
+        await self.step_down()
+
+    async def turn(self) -> None:
+        """One round: renew what is due, take what has lapsed."""
+        async with self._database.connection() as connection:
+            for lease in await self._database.rows(connection, "leases", "contested"):
+                held = self._held.get(lease["id"])
+                if held is not None and held.term != lease["term"]:
+                    self.drop(held, "another process leads")
+                    held = None
+                if held is not None:
+                    await self._renew(connection, held)
+                if lease["id"] in self._held:
+                    continue
+                if lease["free"]:
+                    await self._acquire(connection, lease)
+                else:
+                    self._follow(lease)
+
+    async def _renew(self, connection: Connection, held: Term) -> None:
+        sent = self._database.clock.monotonic()
+        if sent - held.renewed_at < self._settings.lease_renew and not self._database.clock.virtual:
+            return
+        row = await self._database.row(
+            connection,
+            "leases",
+            "renew",
+            lease_id=held.lease_id,
+            epoch=held.epoch,
+            lease=self._settings.lease,
+        )
+        if row is None:
+            self.drop(held, "the lease lapsed")
+        else:
+            self._held[held.lease_id] = replace(held, renewed_at=sent)
+
+    async def _acquire(self, connection: Connection, lease: Row) -> None:
+        sent, term = self._database.clock.monotonic(), uuid4()
+        row = await self._database.row(
+            connection,
+            "leases",
+            "acquire",
+            lease_id=lease["id"],
+            term=term,
+            holder=self._identity(),
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            lease=self._settings.lease,
+        )
+        if row is None:
+            return
+        self._held[lease["id"]] = Term(
+            lease_id=lease["id"],
+            lease=lease["name"],
+            epoch=row["epoch"],
+            term=term,
+            renewed_at=sent,
+        )
+        self._followed.pop(lease["id"], None)
+        self._on_change("leader", {"lease": lease["name"], "epoch": row["epoch"], "term": term})
+
+    def _follow(self, lease: Row) -> None:
+        seen = (lease["epoch"], lease["holder"])
+        if self._followed.get(lease["id"]) != seen:
+            self._followed[lease["id"]] = seen
+            self._on_change(
+                "follower", {"lease": lease["name"], "epoch": lease["epoch"], "holder": lease["holder"]}
+            )
+
+    async def step_down(self) -> None:
+        """Give back every lease, so that another process leads at once."""
+        held, self._held = list(self._held.values()), {}
+        with suppress(psycopg.Error, DatabaseError):
+            async with self._database.connection() as connection:
+                for term in held:
+                    await self._database.rows(
+                        connection,
+                        "leases",
+                        "step_down",
+                        lease_id=term.lease_id,
+                        epoch=term.epoch,
+                        term=term.term,
+                    )
+
+
+async def guard(database: Database, connection: Connection, term: Term) -> bool:
+    """Is this very grant still in force? The first statement of every decision of a leader."""
+    row = await database.row(
+        connection, "leases", "guard", lease_id=term.lease_id, epoch=term.epoch, term=term.term
+    )
+    return row is not None
+
+
+async def lease_ids(database: Database, connection: Connection, names: Sequence[str]) -> dict[str, int]:
+    """The ids of leases by name; those that are new are made."""
+    if not names:
+        return {}
+    await database.rows(connection, "leases", "ensure", names=sorted(names))
+    rows = await database.rows(connection, "leases", "ids", names=list(names))
+    return {row["name"]: row["id"] for row in rows}

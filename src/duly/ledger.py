@@ -74,17 +74,33 @@ class Ledger:
 
     # ------------------------------------------------------------------ deciding
 
-    async def peek(self, connection: Connection) -> tuple[datetime, datetime | None, datetime | None]:
-        """The database's instant, the oldest instant to look at, and the next one that lies ahead."""
-        row = await self.database.row(connection, "ledger", "peek")
+    async def peek(
+        self, connection: Connection, *, leases: Sequence[int] = ()
+    ) -> tuple[datetime, datetime | None, datetime | None]:
+        """The database's instant, the oldest instant to look at, and the next one that lies ahead.
+
+        Jobs of a lease count only where ``leases`` holds it: nobody else may decide them.
+        """
+        row = await self.database.row(connection, "ledger", "peek", leases=list(leases))
         assert row is not None
         return row["now"], row["oldest"], row["next"]
 
     async def due(
-        self, connection: Connection, *, after: datetime = BEGINNING, until: datetime, limit: int
+        self,
+        connection: Connection,
+        *,
+        after: datetime = BEGINNING,
+        until: datetime,
+        limit: int,
+        lease_id: int | None = None,
     ) -> list[Due]:
-        """Lock the cursors whose ``wake_at`` lies in ``(after, until]``, passing over what others hold."""
-        rows = await self.database.rows(connection, "ledger", "due", after=after, until=until, limit=limit)
+        """Lock the cursors whose ``wake_at`` lies in ``(after, until]``, passing over what others hold.
+
+        With ``lease_id`` those of that lease, else those that any scheduler may decide.
+        """
+        rows = await self.database.rows(
+            connection, "ledger", "due", after=after, until=until, limit=limit, lease_id=lease_id
+        )
         return [Due(row=row) for row in rows]
 
     async def due_job(self, connection: Connection, job_id: int) -> Due | None:

@@ -4,10 +4,13 @@
 -- name: peek
 -- When should a scheduler look? One reading statement, whatever the number of jobs.
 select duly.clock(%(at)s::timestamptz, %(shift)s::double precision) as now,
-       (select min(cursors.wake_at) from duly.cursors) as oldest,
        (select min(cursors.wake_at)
           from duly.cursors
-         where cursors.wake_at > duly.now(%(at)s::timestamptz, %(shift)s::double precision)) as next
+         where cursors.lease_id is null or cursors.lease_id = any(%(leases)b::bigint[])) as oldest,
+       (select min(cursors.wake_at)
+          from duly.cursors
+         where cursors.wake_at > duly.now(%(at)s::timestamptz, %(shift)s::double precision)
+           and (cursors.lease_id is null or cursors.lease_id = any(%(leases)b::bigint[]))) as next
 
 -- name: due
 -- Locks the cursors of one lane whose instant has come, passing over those that another scheduler holds.
@@ -18,6 +21,7 @@ with due as materialized (
       from duly.cursors
      where cursors.wake_at > %(after)s::timestamptz
        and cursors.wake_at <= least(duly.now(%(at)s::timestamptz, %(shift)s::double precision), %(until)s::timestamptz)
+       and cursors.lease_id is not distinct from %(lease_id)s::bigint
      order by cursors.wake_at, cursors.job_id
      limit %(limit)s::integer
        for no key update skip locked
@@ -63,6 +67,8 @@ moved as (
            revision     = planned.to_revision,
            schedule_id  = planned.schedule_id,
            policy_id    = planned.policy_id,
+           lease_id     = case when planned.policy_id = cursors.policy_id then cursors.lease_id
+                               else (select policies.lease_id from duly.policies where policies.id = planned.policy_id) end,
            due_at       = planned.due_at,
            wake_at      = planned.wake_at,
            live_at      = coalesce(planned.live_at, cursors.live_at),
@@ -439,8 +445,10 @@ update duly.cursors
 
 -- name: activate
 -- Opens the time lines of new jobs: everything before this instant is none of their business.
-insert into duly.cursors (job_id, schedule_id, policy_id, revision, newest_revision, cursor_at, due_at, wake_at)
-select opened.job_id, opened.schedule_id, opened.policy_id, 1, 1, %(activated_at)s::timestamptz, opened.due_at, opened.due_at
+insert into duly.cursors (job_id, schedule_id, policy_id, lease_id, revision, newest_revision, cursor_at, due_at, wake_at)
+select opened.job_id, opened.schedule_id, opened.policy_id,
+       (select policies.lease_id from duly.policies where policies.id = opened.policy_id),
+       1, 1, %(activated_at)s::timestamptz, opened.due_at, opened.due_at
   from unnest(%(job_ids)b::bigint[], %(schedule_ids)b::bigint[], %(policy_ids)b::bigint[], %(due_at)b::timestamptz[])
        as opened (job_id, schedule_id, policy_id, due_at)
 

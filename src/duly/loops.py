@@ -24,7 +24,7 @@ from duly.clock import Clock
 from duly.errors import DatabaseError
 from duly.executors.in_process import Task
 from duly.jobs import Job
-from duly.leases import Presence
+from duly.leases import Leadership, Presence
 from duly.ledger import Actor, Finished, Ledger
 from duly.mechanisms import Rows
 from duly.postgres import NOT_NOW, Database, connect, refusal, statements, without_password
@@ -247,6 +247,12 @@ class Process:
         stop, nudge = self._stops["scheduler"].open(), self._nudges["scheduler"].open()
         async with _patient(database):
             ledger = Ledger(database)
+            leadership = Leadership(
+                database,
+                identity=lambda: self.presence.id,
+                settings=self.settings,
+                on_change=self._led,
+            )
             scheduler = Scheduler(
                 ledger=ledger,
                 catalog=Catalog(database),
@@ -254,11 +260,19 @@ class Process:
                 standpoint=self,
                 events=self.events,
                 settings=self.settings,
+                leadership=leadership,
                 worker=self.worker,
                 on_ready=lambda: self._nudge("worker"),
             )
             async with _beside(self._listen("scheduler"), self._keep_house(database), self._nudger("worker")):
+                elections = asyncio.ensure_future(leadership.run(stop))
                 await scheduler.run(stop, nudge)
+                await elections
+
+    def _led(self, word: str, facts: Mapping[str, Any]) -> None:
+        """A term was won or lost."""
+        self.events.emit(word, **facts)
+        self._nudges["scheduler"].set()
 
     async def _work(self) -> None:
         assert self.worker is not None

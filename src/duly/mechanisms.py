@@ -1,16 +1,18 @@
 """Who may propose: the answers of the mechanisms to one question.
 
 All mechanisms end in the same transaction, so a mechanism only says which due cursors this process may plan
-for now, inside that transaction, and with which authority its decision is recorded. ``database`` is the one
-of this version; ``leader`` and ``durable`` take the same seat.
+for now, inside that transaction, and with which authority its decision is recorded. ``database`` and
+``leader`` are here; ``durable`` will take the same seat.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime
 from typing import Protocol
 
-from duly.ledger import Due, Ledger
+from duly.leases import Leadership, Term, guard
+from duly.ledger import Actor, Due, Ledger
 from duly.postgres import Connection
 
 
@@ -19,8 +21,16 @@ class Mechanism(Protocol):
 
     name: str
 
+    async def admitted(self, connection: Connection) -> bool:
+        """May this process decide in this transaction? The answer holds until the transaction ends."""
+        ...
+
     async def due(self, connection: Connection, *, after: datetime, until: datetime, limit: int) -> list[Due]:
         """The locked cursors that this process may decide now, in the lane ``(after, until]``."""
+        ...
+
+    def signed(self, actor: Actor) -> Actor:
+        """The actor with the authority of this mechanism, as the decision records it."""
         ...
 
 
@@ -36,5 +46,43 @@ class Rows:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
 
+    async def admitted(self, connection: Connection) -> bool:
+        return True
+
     async def due(self, connection: Connection, *, after: datetime, until: datetime, limit: int) -> list[Due]:
         return await self._ledger.due(connection, after=after, until=until, limit=limit)
+
+    def signed(self, actor: Actor) -> Actor:
+        return actor
+
+
+class Leader:
+    """Mechanism ``leader``: only the holder of a lease proposes for its jobs; others stand by.
+
+    The grant is locked for share in the deciding transaction, before anything is read: a process that was
+    paused or cut off and still believes that it leads finds no row and decides nothing.
+    """
+
+    name = "leader"
+
+    def __init__(self, ledger: Ledger, leadership: Leadership, term: Term) -> None:
+        self._ledger = ledger
+        self._leadership = leadership
+        self._term = term
+
+    async def admitted(self, connection: Connection) -> bool:
+        if await guard(self._ledger.database, connection, self._term):
+            return True
+        self._leadership.drop(self._term, "overtaken or lapsed")
+        return False
+
+    async def due(self, connection: Connection, *, after: datetime, until: datetime, limit: int) -> list[Due]:
+        if not await self.admitted(connection):
+            return []
+        return await self._ledger.due(
+            connection, after=after, until=until, limit=limit, lease_id=self._term.lease_id
+        )
+
+    def signed(self, actor: Actor) -> Actor:
+        term = self._term
+        return replace(actor, mechanism=self.name, lease=term.lease, epoch=term.epoch, term=term.term)

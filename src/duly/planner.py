@@ -204,6 +204,10 @@ def _in_full(standing: Standing, budget: int) -> Plan:
         if position + 1 == len(standing.rules):
             break
         _close(plan, rule, rule.until_at)
+        if standing.rules[position + 1].policy.lease_name != rule.policy.lease_name:
+            # What follows is for another mechanism to propose: step over the boundary and leave it to that.
+            plan.rule, plan.waits_for = standing.rules[position + 1], "more"
+            break
     if plan.live:
         plan.busy_at = _busy_since(plan)
     _look_ahead(plan)

@@ -17,6 +17,7 @@ from psycopg.types.json import Jsonb
 from duly import crash
 from duly.errors import Conflict
 from duly.jobs import Job, Policy, anchored, digest
+from duly.leases import lease_ids
 from duly.ledger import VERSION, Ledger
 from duly.postgres import Connection, Row
 from duly.schedules import Schedule, load, tzdata_version
@@ -340,12 +341,14 @@ class Registration:
         found = await self._interned(connection, "interned_policies", list(hashes.values()))
         absent = [text for text in policies if hashes[text] not in found]
         if absent:
+            wanted = {policies[text].lease_name for text in absent} - {None}
+            leases = await lease_ids(self.database, connection, [name for name in wanted if name])
             await self.database.rows(
                 connection,
                 "catalog",
                 "intern_policies",
                 hashes=[hashes[text] for text in absent],
-                **_policy_arrays([policies[text] for text in absent]),
+                **_policy_arrays([policies[text] for text in absent], leases),
             )
             found = await self._interned(connection, "interned_policies", list(hashes.values()))
         return {text: found[key] for text, key in hashes.items()}
@@ -401,8 +404,10 @@ def _revision_arrays(interned: Iterable[Interned]) -> dict[str, list[Any]]:
     }
 
 
-def _policy_arrays(policies: Sequence[Policy]) -> dict[str, list[Any]]:
+def _policy_arrays(policies: Sequence[Policy], leases: Mapping[str, int]) -> dict[str, list[Any]]:
     return {
+        "mechanisms": [policy.mechanism for policy in policies],
+        "lease_ids": [leases.get(policy.lease_name or "") for policy in policies],
         "definitions": [Jsonb(policy.definition()) for policy in policies],
         "tasks": [policy.task_name for policy in policies],
         "queues": [policy.queue for policy in policies],

@@ -18,8 +18,9 @@ import psycopg
 from duly import crash
 from duly.catalog import Catalog
 from duly.errors import DatabaseError
+from duly.leases import Leadership, Term
 from duly.ledger import BEGINNING, Actor, Claimed, Due, Hands, Ledger, Recorded, run_id
-from duly.mechanisms import Mechanism
+from duly.mechanisms import Leader, Mechanism
 from duly.planner import Plan, Standing, decide
 from duly.postgres import Connection, Database
 from duly.schedules import never
@@ -86,6 +87,7 @@ class Scheduler:
         standpoint: Standpoint,
         events: Events,
         settings: Settings,
+        leadership: Leadership | None = None,
         worker: LocalWorker | None = None,
         on_ready: Callable[[], None] = lambda: None,
     ) -> None:
@@ -93,6 +95,7 @@ class Scheduler:
         self._ledger = ledger
         self._catalog = catalog
         self._mechanism = mechanism
+        self._leadership = leadership
         self._standpoint = standpoint
         self._events = events
         self._settings = settings
@@ -121,18 +124,33 @@ class Scheduler:
 
     async def turn(self) -> Turn:
         """Decide what is due, punctual lane first; say how long nothing will be."""
+        terms = self._leadership.terms() if self._leadership else []
         async with self._database.connection() as connection:
-            now, oldest, ahead = await self._ledger.peek(connection)
+            leases = [term.lease_id for term in terms]
+            now, oldest, ahead = await self._ledger.peek(connection, leases=leases)
         if self._hold_for_clock((now - self._database.clock.now()).total_seconds()):
             return Turn(decided=0, wait=self._settings.poll)
         if oldest is None or oldest > now:
             return Turn(decided=0, wait=self._until(now, ahead))
-        behind = now - LANE
-        decided = await self._decide(after=behind, until=FOREVER, limit=self._settings.batch)
-        if oldest <= behind and decided < self._settings.batch:
-            decided += await self._decide(after=BEGINNING, until=behind, limit=CATCH_UP_BATCH)
+        decided = 0
+        for mechanism in (self._mechanism, *self._seats(terms)):
+            decided += await self._serve(mechanism, now, oldest)
         # What is due and was not ours is locked by another scheduler, which is deciding it: do not spin.
         return Turn(decided=decided, wait=0.0 if decided else 0.01)
+
+    def _seats(self, terms: Sequence[Term]) -> list[Mechanism]:
+        """A seat for each lease that this process holds."""
+        if self._leadership is None:
+            return []
+        return [Leader(self._ledger, self._leadership, term) for term in terms]
+
+    async def _serve(self, mechanism: Mechanism, now: datetime, oldest: datetime) -> int:
+        """Both lanes of one mechanism."""
+        behind = now - LANE
+        decided = await self._decide(mechanism, after=behind, until=FOREVER, limit=self._settings.batch)
+        if oldest <= behind and decided < self._settings.batch:
+            decided += await self._decide(mechanism, after=BEGINNING, until=behind, limit=CATCH_UP_BATCH)
+        return decided
 
     def _until(self, now: datetime, ahead: datetime | None) -> float:
         if ahead is None:
@@ -150,24 +168,26 @@ class Scheduler:
             self._events.emit("clock", offset=offset, holding=holding)
         return holding
 
-    async def _decide(self, *, after: datetime, until: datetime, limit: int) -> int:
+    async def _decide(self, mechanism: Mechanism, *, after: datetime, until: datetime, limit: int) -> int:
         """One deciding transaction; returns how many cursors it looked at."""
         outcome = Outcome()
         try:
             async with self._database.transaction() as connection:
-                due = await self._mechanism.due(connection, after=after, until=until, limit=limit)
-                await self._settle(connection, due, outcome)
+                due = await mechanism.due(connection, after=after, until=until, limit=limit)
+                await self._settle(connection, due, outcome, mechanism)
         except psycopg.errors.UniqueViolation:
             # A verdict exists beyond a cursor: tampered or restored history. One at a time finds whose.
             outcome.undo(self._worker)
-            return await self._decide_apart([one.job_id for one in due])
+            return await self._decide_apart([one.job_id for one in due], mechanism)
         except BaseException:
             outcome.undo(self._worker)
             raise
         self._tell(outcome)
         return len(due)
 
-    async def _settle(self, connection: Connection, due: Sequence[Due], outcome: Outcome) -> None:
+    async def _settle(
+        self, connection: Connection, due: Sequence[Due], outcome: Outcome, mechanism: Mechanism
+    ) -> None:
         """Plan and write; ``outcome`` collects what is told and handed over once it is committed."""
         if not due:
             return
@@ -176,7 +196,8 @@ class Scheduler:
         plans, unplannable = _plan(standings, self._settings.batch)
         crash.point("decide.planned")
         outcome.hands = self._worker.offer() if self._worker else None
-        outcome.recorded = await self._ledger.record(connection, plans, self._standpoint.actor, outcome.hands)
+        actor = mechanism.signed(self._standpoint.actor)
+        outcome.recorded = await self._ledger.record(connection, plans, actor, outcome.hands)
         for job_id, error in [*broken, *unplannable]:
             await self._park(connection, job_id, "poisoned", error, outcome)
         won = {plan.standing.job_id for plan in outcome.recorded.plans}
@@ -193,14 +214,15 @@ class Scheduler:
             outcome.names = await self._catalog.names(connection, remarkable)
         crash.point("decide.recorded")
 
-    async def _decide_apart(self, job_ids: Sequence[int]) -> int:
+    async def _decide_apart(self, job_ids: Sequence[int], mechanism: Mechanism) -> int:
         """Decide job by job; the one whose history contradicts its cursor is held for a person."""
         for job_id in job_ids:
             outcome = Outcome()
             try:
                 async with self._database.transaction() as connection:
-                    due = await self._ledger.due_job(connection, job_id)
-                    await self._settle(connection, [due] if due else [], outcome)
+                    admitted = await mechanism.admitted(connection)
+                    due = await self._ledger.due_job(connection, job_id) if admitted else None
+                    await self._settle(connection, [due] if due else [], outcome, mechanism)
             except psycopg.errors.UniqueViolation as error:
                 outcome.undo(self._worker)
                 outcome = Outcome()

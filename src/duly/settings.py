@@ -11,6 +11,8 @@ from typing import Any
 
 from duly.errors import DefinitionError
 
+DECISION_BOUND = 5.0  # seconds: the server ends a deciding transaction that takes longer
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Settings:
@@ -46,6 +48,11 @@ class Settings:
             raise DefinitionError(
                 f"lease_renew {self.lease_renew:g} s is too rare for lease {self.lease:g} s; "
                 "renew more than twice within a lease"
+            )
+        if self.lease - self.lease_renew <= DECISION_BOUND:
+            raise DefinitionError(
+                f"lease {self.lease:g} s less lease_renew {self.lease_renew:g} s leaves no room for a decision, "
+                f"which may take {DECISION_BOUND:g} s; make the lease longer"
             )
         for name in ("poll", "look_ahead", "batch", "max_skew", "heartbeat", "pool_size"):
             if getattr(self, name) <= 0:

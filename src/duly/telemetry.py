@@ -33,6 +33,8 @@ EVENTS: Mapping[str, str] = {
     "clock": "this process's clock, or time itself, is not the usual one",
     "database_lost": "the database does not answer",
     "database_back": "the database answers again",
+    "leader": "this process holds a lease now and proposes for its jobs",
+    "follower": "another process holds a lease, or this one lost it",
     "draining": "no new work is taken",
     "stopped": "the process ends",
 }

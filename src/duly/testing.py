@@ -31,6 +31,7 @@ from duly.audit import Report, audit
 from duly.catalog import Catalog, Triggered
 from duly.client import Client
 from duly.clock import VirtualClock, parse
+from duly.leases import Leadership
 from duly.ledger import VERSION, Actor, Ledger, run_id
 from duly.listing import runs as list_runs
 from duly.mechanisms import Rows
@@ -92,7 +93,14 @@ class Lab:
             events=events,
             settings=self._settings,
         )
+        self.leadership = Leadership(
+            self.database,
+            identity=lambda: self.process,
+            settings=self._settings,
+            on_change=lambda word, facts: events.emit(word, **facts),
+        )
         self.scheduler = Scheduler(
+            leadership=self.leadership,
             ledger=ledger,
             catalog=Catalog(self.database),
             mechanism=Rows(ledger),
@@ -122,6 +130,7 @@ class Lab:
                 await Ledger(self.database).outage(connection, row["alive_until"])
 
     async def _leave(self) -> None:
+        await self.leadership.step_down()
         async with self.database.connection() as connection:
             await self.database.rows(connection, "leases", "leave", id=self.process)
 
@@ -168,6 +177,8 @@ class Lab:
         return parse(to) if isinstance(to, str) else to  # type: ignore[return-value]
 
     async def _turn(self, scheduler: bool, worker: bool) -> None:
+        if scheduler:
+            await self.leadership.turn()
         for _ in range(STEPS):
             decided = (await self.scheduler.turn()).decided if scheduler else 0
             done = await self.worker.turn() if worker else 0
@@ -178,7 +189,8 @@ class Lab:
     async def _next(self, scheduler: bool, worker: bool) -> datetime | None:
         ledger = Ledger(self.database)
         async with self.database.connection() as connection:
-            _, _, due = await ledger.peek(connection)
+            leases = [term.lease_id for term in self.leadership.terms()]
+            _, _, due = await ledger.peek(connection, leases=leases)
             waking = await ledger.next_waking(connection) if worker else None
         instants = [at for at in (due if scheduler else None, waking) if at is not None and at > self.now]
         return min(instants, default=None)

@@ -50,7 +50,7 @@ async def test_the_scheduler_claims_due_cursors_by_index_without_a_sort(
     database: Database, crowded: Connection
 ) -> None:
     """Due cursors come in the order of the index, locked row by row, passing over other schedulers' rows."""
-    plan = await plan_of(database, crowded, "due", after=BEGINNING, until=FOREVER, limit=1000)
+    plan = await plan_of(database, crowded, "due", after=BEGINNING, until=FOREVER, limit=1000, lease_id=None)
     assert "LockRows" in plan
     assert "cursors_wake" in plan
     assert not SORT.search(plan), plan
@@ -77,6 +77,6 @@ async def test_the_claims_say_skip_locked() -> None:
 
 async def test_peeking_costs_the_same_with_a_full_ledger(database: Database, crowded: Connection) -> None:
     """Asking when to look next touches an index entry, however many jobs there are."""
-    plan = await plan_of(database, crowded, "peek")
+    plan = await plan_of(database, crowded, "peek", leases=[1])
     assert "cursors_wake" in plan
     assert "Seq Scan" not in plan, plan

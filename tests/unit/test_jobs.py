@@ -100,7 +100,7 @@ def test_contradictions_are_refused_with_the_reason(answers: dict[str, Any], rea
     ("answers", "reason"),
     [
         ({"overlap": "cancel", "catchup": "latest"}, "not in this version yet"),
-        ({"mechanism": "leader"}, "not in this version yet"),
+        ({"lease": "main"}, "mechanism=\"leader\""),
         ({"mechanism": "durable"}, "not in this version yet"),
         ({"mechanism": "raft"}, "no answer to mechanism"),
         ({"overlap": "sometimes"}, "no answer to overlap"),
@@ -285,6 +285,7 @@ def test_a_policy_comes_back_from_json_as_it_was(overlap: str) -> None:
         grace="2m",
         timeout=5,
         backoff=Backoff(first=2, jitter=False),
+        mechanism="leader",
         lease="main",
         queue="slow",
         priority=-3,

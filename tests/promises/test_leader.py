@@ -1,0 +1,220 @@
+"""Mechanism leader: only the holder of the lease proposes, and who was overtaken writes nothing, ever."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+
+from duly import DefinitionError, Duly, PolicyContradiction, every
+from duly.audit import audit
+from duly.catalog import Catalog
+from duly.clock import VirtualClock
+from duly.jobs import make_job
+from duly.leases import Leadership
+from duly.ledger import Actor, Ledger
+from duly.mechanisms import Leader, Rows
+from duly.planner import decide
+from duly.postgres import Database
+from duly.scheduler import FOREVER, Scheduler
+from duly.settings import Settings
+from duly.telemetry import Events
+from tests.promises.stage import Open, remember, rows, told
+
+START = datetime(2027, 1, 5, 12, tzinfo=UTC)
+
+
+class Candidate:
+    """One scheduler process: its leadership, its scheduler, what it said."""
+
+    def __init__(self, database: Database) -> None:
+        self.process = uuid4()
+        self.said: list[tuple[str, dict[str, Any]]] = []
+        self.ledger = Ledger(database)
+        settings = Settings()
+        self.leadership = Leadership(
+            database,
+            identity=lambda: self.process,
+            settings=settings,
+            on_change=lambda word, facts: self.said.append((word, dict(facts))),
+        )
+        self.scheduler = Scheduler(
+            ledger=self.ledger,
+            catalog=Catalog(database),
+            mechanism=Rows(self.ledger),
+            standpoint=self,
+            events=Events(
+                process=self.process, role="scheduler", pid=1, now=database.clock.now, sink=lambda _: None
+            ),
+            settings=settings,
+            leadership=self.leadership,
+        )
+
+    @property
+    def actor(self) -> Actor:
+        return Actor(process=self.process)
+
+    async def turn(self) -> int:
+        await self.leadership.turn()
+        return (await self.scheduler.turn()).decided
+
+
+class Stage:
+    """Two candidates on one ledger, and a job that only a leader decides."""
+
+    def __init__(self, database: Database, clock: VirtualClock) -> None:
+        self.database = database
+        self.clock = clock
+        self.first = Candidate(database)
+        self.second = Candidate(database)
+
+    def pass_time(self, seconds: float) -> None:
+        self.clock.set(self.clock.at + timedelta(seconds=seconds))
+
+    async def deciders(self) -> list[UUID]:
+        async with self.database.connection() as connection:
+            cursor = await connection.execute("select process from duly.decisions order by id")
+            return [row["process"] for row in await cursor.fetchall()]
+
+
+@pytest.fixture
+async def stage(url: str) -> AsyncIterator[Stage]:
+    clock = VirtualClock(START)
+    async with Database(url, clock=clock) as database:
+        job = make_job(
+            "j",
+            schedule=every(seconds=5),
+            task={"kind": "python", "name": "t"},
+            catchup="all",
+            overlap="allow",
+            mechanism="leader",
+        )
+        await Catalog(database).apply([job], author="test")
+        yield Stage(database, clock)
+        report = await audit(database)
+        assert report.clean, report.document()
+
+
+async def test_the_decision_names_lease_epoch_and_term(laboratory: Open) -> None:
+    """A job with mechanism="leader" is decided by the holder, and the decision carries its authority."""
+    app = Duly()
+    remember(app, "j", every(seconds=5), catchup="all", mechanism="leader", lease="billing")
+    async with laboratory(app, at="2027-01-05T12:00:00Z") as t:
+        await t.advance(by=12)
+        assert await told(t, "j") == ["12:00:05 run", "12:00:10 run"]
+        found = await rows(t, "select mechanism, lease, epoch, term is not null as term from duly.decisions")
+        assert found == [{"mechanism": "leader", "lease": "billing", "epoch": 1, "term": True}] * 2
+
+
+async def test_followers_stand_by_without_touching_what_is_due(stage: Stage) -> None:
+    """Only the first candidate decides; the second says once that it follows, and waits."""
+    stage.pass_time(5)
+    assert await stage.first.turn() == 1
+    stage.pass_time(5)
+    assert await stage.second.turn() == 0
+    assert await stage.second.turn() == 0
+    assert [word for word, _ in stage.second.said] == ["follower"]
+    assert await stage.first.turn() == 1
+    assert await stage.deciders() == [stage.first.process] * 2
+
+
+async def test_a_follower_takes_over_when_the_lease_lapses(stage: Stage) -> None:
+    """The leader is silent for longer than its lease: the next epoch decides what it left owed."""
+    await stage.first.turn()
+    stage.pass_time(9)
+    assert await stage.second.turn() == 0, "the lease has not lapsed yet"
+    stage.pass_time(2)
+    assert await stage.second.turn() == 1
+    assert stage.second.said[-1][0] == "leader"
+    assert stage.second.said[-1][1]["epoch"] == 2
+
+
+async def test_a_leader_that_steps_down_is_followed_at_once(stage: Stage) -> None:
+    """On TERM the lease is given back, nobody waits for it to lapse."""
+    await stage.first.turn()
+    await stage.first.leadership.step_down()
+    stage.pass_time(5)
+    assert await stage.second.turn() == 1
+
+
+async def test_an_ex_leader_that_still_believes_decides_nothing(stage: Stage) -> None:
+    """Paused past its lease between its last renewal and its decision, it finds no row at the guard."""
+    await stage.first.turn()
+    [stale] = stage.first.leadership.terms()
+    stage.pass_time(11)
+    assert await stage.second.turn() == 1
+    leader = Leader(stage.first.ledger, stage.first.leadership, stale)
+    stage.pass_time(5)
+    async with stage.database.transaction() as connection:
+        assert await leader.due(connection, after=START - timedelta(days=1), until=FOREVER, limit=10) == []
+    assert stage.first.leadership.terms() == []
+    assert stage.first.said[-1][0] == "follower"
+    assert set(await stage.deciders()) == {stage.second.process}
+
+
+async def test_a_take_over_waits_for_the_decision_under_way(stage: Stage) -> None:
+    """The guard holds the grant for share: what the old leader commits, the new one has seen."""
+    await stage.first.turn()
+    [term] = stage.first.leadership.terms()
+    leader = Leader(stage.first.ledger, stage.first.leadership, term)
+    stage.pass_time(5)
+    async with stage.database.transaction() as connection:
+        due = await leader.due(connection, after=START - timedelta(days=1), until=FOREVER, limit=10)
+        standings, _ = await stage.first.ledger.standings(connection, due)
+        stage.pass_time(11)
+        taking = asyncio.ensure_future(stage.second.leadership.turn())
+        _, waiting = await asyncio.wait([taking], timeout=0.5)
+        assert waiting, "the take-over must wait for the share lock"
+        plans = [decide(one) for one in standings]
+        await stage.first.ledger.record(connection, plans, leader.signed(stage.first.actor))
+    await taking
+    assert stage.second.leadership.terms()[0].epoch == 2
+    await stage.second.turn()
+    async with stage.database.connection() as connection:
+        cursor = await connection.execute("select epoch from duly.decisions order by xid::text::bigint")
+        assert [row["epoch"] for row in await cursor.fetchall()] == [1, 2], "never out of epoch order"
+
+
+async def test_a_lapsed_grant_is_never_renewed(stage: Stage) -> None:
+    """Two processes never confirm each other: a renewal names its epoch, and what has lapsed needs a new one."""
+    await stage.first.turn()
+    stage.pass_time(11)
+    await stage.first.turn()
+    words = [(word, facts.get("epoch")) for word, facts in stage.first.said]
+    assert words == [("leader", 1), ("follower", 1), ("leader", 2)]
+
+
+async def test_a_job_moves_between_mechanisms_without_loss(laboratory: Open) -> None:
+    """An edit of the mechanism is a boundary like any other: nothing lost, nothing twice, each part by its own."""
+    app, edited = Duly(), Duly()
+    remember(app, "j", every(seconds=5, anchor=START), catchup="all", mechanism="database")
+    remember(edited, "j", every(seconds=5, anchor=START), catchup="all", mechanism="leader")
+    async with laboratory(app, at="2027-01-05T12:00:01Z") as t:
+        await t.advance(to="2027-01-05T12:00:07Z")
+        await t.advance(to="2027-01-05T12:00:12Z", scheduler=False)
+        await t.edit(edited)
+        await t.advance(to="2027-01-05T12:00:22Z")
+        await t.edit(app)
+        await t.advance(to="2027-01-05T12:00:32Z")
+        assert [line.split()[0][-2:] for line in await told(t, "j") if line.endswith("run")] == [
+            "05", "10", "15", "20", "25", "30",
+        ]  # fmt: skip
+        found = await rows(
+            t,
+            "select tiles.revision, decisions.mechanism from duly.tiles join duly.decisions "
+            "on decisions.id = tiles.decision_id where tiles.kind = 'run' group by 1, 2 order by 1",
+        )
+        assert [row["mechanism"] for row in found] == ["database", "leader", "database"]
+
+
+def test_a_lease_without_a_leader_is_refused() -> None:
+    """lease= says who leads; with another mechanism nobody is asked to."""
+    app = Duly()
+    with pytest.raises(PolicyContradiction, match="lease"):
+        app.job("@hourly", name="j", catchup="none", lease="billing")(lambda: None)
+    with pytest.raises(DefinitionError, match="lease"):
+        app.job("@hourly", name="j", catchup="none", mechanism="leader", lease="two words")(lambda: None)
