@@ -21,7 +21,7 @@ with due as materialized (
       from duly.cursors
      where cursors.wake_at > %(after)s::timestamptz
        and cursors.wake_at <= least(duly.now(%(at)s::timestamptz, %(shift)s::double precision), %(until)s::timestamptz)
-       and cursors.lease_id is not distinct from %(lease_id)s::bigint
+       and (cursors.lease_id = %(lease_id)s::bigint or cursors.lease_id is null and %(lease_id)s::bigint is null)
      order by cursors.wake_at, cursors.job_id
      limit %(limit)s::integer
        for no key update skip locked

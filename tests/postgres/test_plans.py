@@ -80,3 +80,15 @@ async def test_peeking_costs_the_same_with_a_full_ledger(database: Database, cro
     plan = await plan_of(database, crowded, "peek", leases=[1])
     assert "cursors_wake" in plan
     assert "Seq Scan" not in plan, plan
+
+
+async def test_the_leader_claims_its_jobs_by_the_same_index(database: Database, crowded: Connection) -> None:
+    """Jobs of a lease lie in the same order; neither side sorts what the other may decide."""
+    await crowded.execute("update duly.cursors set lease_id = 1 where job_id % 2 = 0")
+    await crowded.execute("vacuum analyze duly.cursors")
+    for lease_id in (None, 1):
+        plan = await plan_of(
+            database, crowded, "due", after=BEGINNING, until=FOREVER, limit=1000, lease_id=lease_id
+        )
+        assert "cursors_wake" in plan, plan
+        assert not SORT.search(plan), plan
