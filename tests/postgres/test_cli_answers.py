@@ -132,7 +132,7 @@ def test_jobs_are_listed_in_pages(ask: Ask) -> None:
 
 def test_jobs_are_listed_for_people(ask: Ask) -> None:
     lines = ask("jobs", "list", json_wanted=False).splitlines()
-    assert lines[0].split() == ["NAME", "STATE", "SCHEDULE", "ZONE", "CATCHUP", "NEXT", "OWED"]
+    assert lines[0].split() == ["NAME", "STATE", "SCHEDULE", "ZONE", "CATCHUP", "NEXT", "OWED", "REASON"]
     assert lines[3].startswith("nightly  active  0 2 * * *  Europe/Berlin  all")
     assert "there is more: --after" in ask("jobs", "list", "--limit", "1", json_wanted=False)
     assert ask("jobs", "list", "--match", "x*", json_wanted=False).startswith("no job; ")

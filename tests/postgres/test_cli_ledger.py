@@ -13,6 +13,7 @@ from typing import Any
 import psycopg
 import pytest
 from click.testing import CliRunner
+from psycopg.conninfo import make_conninfo
 
 from conftest import TestServer
 from duly.cli import main
@@ -92,6 +93,19 @@ def test_an_older_generation_is_told_no(call: Call) -> None:
     apply(call, "--generation", "5")
     code, done, err = call("jobs", "apply", "--app", "jobs.py", "--generation", "4")
     assert (code, sorted(done["conflicts"]), err) == (1, ["greet", "nightly", "tick"], "")
+    words = ("jobs", "apply", "--app", "jobs.py", "--generation", "4")
+    lines = call(*words, json_wanted=False)[1].splitlines()
+    assert sorted(lines[:3])[0] == "kept by a higher generation: greet"
+    assert lines[3:] == ["3 kept by a higher generation"]
+
+
+def test_what_is_owed_is_listed_with_its_reason(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    apply(call)
+    monkeypatch.setenv("DULY_TIME_SHIFT", "86400")
+    head, *rows = call("jobs", "list", json_wanted=False)[1].splitlines()
+    owing = next(row for row in rows if row.startswith("tick "))
+    assert owing[head.index("REASON") :] == "no scheduler is alive"
+    assert int(owing[head.index("OWED") : head.index("REASON")]) > 0
 
 
 def test_a_removed_job_is_not_found_any_more(call: Call) -> None:
@@ -186,6 +200,24 @@ def test_the_statements_can_be_read_before_they_are_run() -> None:
 SERVER_KEYS = {"url", "version", "embedded", "data", "pid", "bin", "running"}
 
 
+def example_of(*words: str) -> str:
+    """The example that a verb's help gives."""
+    return (
+        CliRunner()
+        .invoke(main, [*words, "--help"], terminal_width=300)
+        .stdout.partition("Example:\n")[2]
+        .strip()
+    )
+
+
+def in_a_shell(script: str) -> str:
+    """What a script prints in a shell whose ``duly`` is this one."""
+    duly = f'''duly() {{ "{sys.executable}" -c "from duly.cli import main; main()" "$@"; }}'''
+    done = subprocess.run(["sh", "-euc", f"{duly}\n{script}"], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
 def test_the_embedded_server_is_started_told_of_and_stopped() -> None:
     def ask(*words: str) -> Any:
         result = CliRunner().invoke(main, ["database", *words, "--json"])
@@ -202,6 +234,7 @@ def test_the_embedded_server_is_started_told_of_and_stopped() -> None:
         assert started["data"] == str(Path(".duly").resolve())
         assert (Path(started["bin"]) / "psql").exists()
         assert ask("info") == started
+        assert in_a_shell(f'{example_of("database", "start")}; printf %s "$url"') == started["url"]
         with psycopg.connect(started["url"]) as connection:
             assert connection.execute("select 1").fetchone() == (1,)
         applied = CliRunner().invoke(main, ["jobs", "apply", "--app", "jobs.py", "--json"])
@@ -210,6 +243,25 @@ def test_the_embedded_server_is_started_told_of_and_stopped() -> None:
     finally:
         stopped = ask("stop")
     assert (stopped["running"], stopped["pid"]) == (False, None)
+
+
+def test_that_the_embedded_server_is_not_the_one_in_use_is_said(url: str) -> None:
+    def ask(*words: str) -> str:
+        return CliRunner().invoke(main, ["database", *words], env={"DULY_DATABASE_URL": url}).stderr
+
+    for verb in (["info"], ["start", "--dry-run"], ["stop", "--dry-run"]):
+        said = ask(*verb)
+        assert said.startswith("duly: note: this is about the embedded server in .duly; "), said
+        assert said.count("\n") == 1
+        assert ask(*verb, "--json") == ask(*verb, "--data", "elsewhere") == ""
+
+
+def test_a_database_that_is_not_there_is_named(url: str) -> None:
+    absent = make_conninfo(url, dbname="not_there")
+    result = CliRunner().invoke(main, ["jobs", "list", "--database", absent])
+    assert (result.exit_code, result.stdout) == (3, "")
+    assert "has no such database" in result.stderr
+    assert '"not_there" does not exist; create it, or correct the address' in result.stderr
 
 
 def test_another_server_is_told_of_as_well(url: str) -> None:

@@ -135,7 +135,7 @@ async def _registered(
     """Write the jobs; what a block had and has no more is removed, what the file had is named."""
     from duly.catalog import Catalog
     from duly.importers.crontab import owner
-    from duly.loops import author
+    from duly.records import author
 
     own = owner(reading.file, None)
     of_blocks = {owner(reading.file, title) for title in reading.blocks}

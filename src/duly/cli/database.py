@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -72,7 +73,10 @@ def _migrated(options: Options, *, write: bool) -> tuple[list[str], bool]:
         return asyncio.run(work(where.url)), write
 
 
-@verb("start", example="eval $(duly database start --json | jq -r '\"export DULY_DATABASE_URL=\" + .url')")
+_STARTING = """url=$(duly database start --json | python3 -c 'import json, sys; print(json.load(sys.stdin)["url"])')"""
+
+
+@verb("start", example=_STARTING)
 @dry_run
 def start_server(options: Options, dry_run: bool) -> int:
     """Start the embedded server for scripts; returns when it accepts connections. It runs until `stop`."""
@@ -114,7 +118,13 @@ def _data(options: Options) -> str:
         raise click.UsageError(
             "--database names another server; this verb is about the embedded one in --data"
         )
-    return options.settings().data
+    settings = options.settings()
+    if settings.database_url is not None and options.data is None and not options.json:
+        sys.stderr.write(
+            f"duly: note: this is about the embedded server in {settings.data}; the verbs use another one, "
+            "which DULY_DATABASE_URL or duly.toml names (database info --database URL tells of it)\n"
+        )
+    return settings.data
 
 
 def _external(options: Options, url: str) -> dict[str, Any]:

@@ -51,9 +51,9 @@ def list_jobs(options: Options, state: str | None, match: str | None, limit: int
     listed(
         found,
         options.json,
-        head=("NAME", "STATE", "SCHEDULE", "ZONE", "CATCHUP", "NEXT", "OWED"),
+        head=("NAME", "STATE", "SCHEDULE", "ZONE", "CATCHUP", "NEXT", "OWED", "REASON"),
         row=lambda job: [
-            job[key] for key in ("name", "state", "schedule", "zone", "catchup", "next_at", "owed")
+            job[key] for key in ("name", "state", "schedule", "zone", "catchup", "next_at", "owed", "reason")
         ],
         nothing="no job; `duly jobs apply --app FILE` registers some",
     )
@@ -101,7 +101,7 @@ def apply_jobs(options: Options, generation: int, dry_run: bool) -> int:
             sys.stderr.write(f"duly: note: {remark}\n")
     from duly.catalog import Catalog
     from duly.cli.opening import run_on
-    from duly.loops import author
+    from duly.records import author
 
     applied = run_on(
         options,
@@ -121,7 +121,8 @@ def _tell_applied(done: dict[str, list[str]], dry_run: bool) -> None:
     for action, names in done.items():
         if action != "unchanged":
             for name in names:
-                line(f"{'would be ' if dry_run and action != 'conflicts' else ''}{_DONE[action]} {name}")
+                colon = ":" if action == "conflicts" else ""
+                line(f"{'would be ' if dry_run and not colon else ''}{_DONE[action]}{colon} {name}")
     counts = ", ".join(f"{len(names)} {_DONE[action]}" for action, names in done.items() if names)
     line(f"{counts or 'nothing to do'}{' (dry run: nothing was written)' if dry_run else ''}")
 
@@ -131,7 +132,7 @@ _DONE = {
     "edited": "edited",
     "unchanged": "unchanged",
     "removed": "removed",
-    "conflicts": "kept by a higher generation:",
+    "conflicts": "kept by a higher generation",
 }
 
 
@@ -142,7 +143,7 @@ def remove_job(options: Options, job: str, dry_run: bool) -> int:
     """End a job's time line now. What was owed becomes one span `removed`; live runs go on."""
     from duly.catalog import Catalog
     from duly.cli.opening import run_on
-    from duly.loops import author
+    from duly.records import author
 
     run_on(options, lambda db: Catalog(db).remove(job, author=author(), dry_run=dry_run))
     if options.json:
@@ -180,7 +181,7 @@ def trigger_job(
     """Ask for one run now, off the time line."""
     from duly.catalog import Catalog
     from duly.cli.opening import run_on
-    from duly.loops import author
+    from duly.records import author
 
     triggered = run_on(
         options,
