@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from duly.blocking import SyncClient
     from duly.client import Client
 
+TASK_POLICIES = frozenset({"queue", "max_attempts", "backoff", "timeout"})
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -37,6 +39,7 @@ class Duly:
         self._database = database
         self.tasks: dict[str, Task] = {}
         self._jobs: dict[str, Job] = {}
+        self._callable: dict[str, dict[str, Any]] = {}  # tasks declared for themselves, with their policies
         self._client: Client | None = None
         self._sync: SyncClient | None = None
 
@@ -51,8 +54,26 @@ class Duly:
         return self._database or self.settings.database_url
 
     def declared(self) -> list[Job]:
-        """Every job that was declared, in the order of declaration."""
-        return list(self._jobs.values())
+        """Every job that was declared, in the order of declaration.
+
+        A task that no declared job runs is a job of its own name with the schedule ``never``: it runs when
+        it is triggered, so there is nothing to catch up.
+        """
+        jobs = list(self._jobs.values())
+        used = {job.policy.task_name for job in jobs}
+        return jobs + [
+            make_job(
+                name,
+                schedule=None,
+                task=python_task(name),
+                catchup="none",
+                overlap="allow",
+                source="python",
+                **self._callable[name],
+            )
+            for name in self.tasks
+            if name in self._callable and name not in used and name not in self._jobs
+        ]
 
     # ------------------------------------------------------------------ declaring
 
@@ -89,6 +110,7 @@ class Duly:
 
         def declare(function: F) -> F:
             task = Task.of(function, name)
+            task.check(name or task.name, args or {})
             self._declare(
                 make_job(
                     name or task.name,
@@ -114,15 +136,28 @@ class Duly:
 
         return declare
 
-    def task(self, name: str | None = None) -> Callable[[F], F]:
-        """Make the decorated function known to workers under ``name``; it is run by jobs that name it."""
+    def task(self, name: str | None = None, **policies: Any) -> Callable[[F], F]:
+        """Make the decorated function known to workers under ``name``, to be run by jobs that name it.
+
+        Where no job does, it is a job without a schedule, run by a trigger; ``policies`` are its ``queue``,
+        ``max_attempts``, ``backoff`` and ``timeout``. Raises DefinitionError.
+        """
         if name is not None and not isinstance(name, str):
             raise DefinitionError(
                 f"task needs parentheses, not {getattr(name, '__name__', name)!r}", hint="write @app.task()"
             )
 
+        unknown = sorted(policies.keys() - TASK_POLICIES)
+        if unknown:
+            raise DefinitionError(
+                f"task {name!r}: {', '.join(unknown)} is no parameter of a task; "
+                f"known are {', '.join(sorted(TASK_POLICIES))}"
+            )
+
         def declare(function: F) -> F:
-            self._register(Task.of(function, name))
+            task = Task.of(function, name)
+            self._register(task)
+            self._callable[task.name] = policies
             return function
 
         return declare

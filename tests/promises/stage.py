@@ -28,7 +28,7 @@ def remember(app: Duly, name: str, schedule: Any, **policies: Any) -> list[Run]:
     seen: list[Run] = []
 
     @app.job(schedule, name=name, **policies)
-    async def task(run: Run) -> None:
+    async def task(run: Run, **_: Any) -> None:
         seen.append(run)
 
     return seen

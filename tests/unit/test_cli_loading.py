@@ -152,7 +152,7 @@ def test_a_name_in_two_places_names_both() -> None:
         "other.py",
         APP + job("report", ", name='x'").replace("@app.job", "@app.task(name='report')\n@app.job"),
     )
-    assert "task 'report' is declared in py.py and in other.py" in error("py.py", "other.py").message
+    assert "'report' is declared in py.py and in other.py" in error("py.py", "other.py").message
 
 
 def test_every_line_of_a_crontab_that_is_refused_is_named() -> None:

@@ -100,7 +100,7 @@ def test_contradictions_are_refused_with_the_reason(answers: dict[str, Any], rea
     ("answers", "reason"),
     [
         ({"overlap": "cancel", "catchup": "latest"}, "not in this version yet"),
-        ({"lease": "main"}, "mechanism=\"leader\""),
+        ({"lease": "main"}, 'mechanism="leader"'),
         ({"mechanism": "durable"}, "not in this version yet"),
         ({"mechanism": "raft"}, "no answer to mechanism"),
         ({"overlap": "sometimes"}, "no answer to overlap"),

@@ -283,7 +283,8 @@ class _Field:
                 at,
                 f"vixie cron runs it at {low} only; write {low} or {low}-{self.part.high}/{step}",
             )
-        return range(low, max(self.part.high, low) + 1, step)  # a Sunday written 7 lies beyond the last weekday
+        high = max(self.part.high, low)  # a Sunday written 7 lies beyond the last weekday
+        return range(low, high + 1, step)
 
     def closed_range(self, low: int, high: int, step: int, written: str, at: int) -> range:
         if low > high:
