@@ -105,7 +105,7 @@ def test_applications_and_crontabs_are_one_union() -> None:
         ("bare.py", f"{APP}@app.job\ndef one(): ...\n", "needs a schedule first, not 'one'", 3),
         ("task.py", f"{APP}@app.task\ndef one(): ...\n", "needs parentheses, not 'one'", 3),
         ("cron.py", f"{APP}\n@app.job('61 * * * *', catchup='all')\ndef one(): ...\n", "minute 61", 4),
-        ("jobs.toml", "[[job]]\n", "jobs in TOML are not in this version yet", None),
+        ("jobs.toml", "\n[[job]]\n", "a job without a name", 2),
     ],
 )
 def test_a_fault_of_an_app_names_its_place(name: str, content: str, what: str, line: int | None) -> None:

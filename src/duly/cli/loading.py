@@ -50,7 +50,7 @@ def load(apps: Sequence[str], *, format: Format, zone: str) -> Loaded:
         if _kind(app) == "crontab":
             declared.add_crontab(app, _crontab(app, format, zone))
         else:
-            declared.add_application(app, application(app))
+            declared.add_application(app, application(app, zone))
     return declared.loaded()
 
 
@@ -132,17 +132,13 @@ def _place(app: str, line: int) -> str:
 
 
 def _kind(app: str) -> str:
-    """``python``, ``module`` or ``crontab``; raises DefinitionError for what is neither a file nor a module."""
+    """``python``, ``module``, ``toml`` or ``crontab``; raises DefinitionError for what is none of these."""
     path = Path(app)
     if path.is_file() or (path.exists() and not path.is_dir()):
         if path.suffix == ".py":
             return "python"
         if path.suffix == ".toml":
-            raise DefinitionError(
-                f"{app}: jobs in TOML are not in this version yet",
-                file=app,
-                hint="declare them in Python or in a crontab",
-            )
+            return "toml"
         return "crontab"
     if path.is_dir():
         raise DefinitionError(
@@ -155,10 +151,16 @@ def _kind(app: str) -> str:
     )
 
 
-def application(app: str) -> Duly:
-    """The ``Duly`` of ``module:attribute`` or of a Python file: its ``app``, else its only one."""
-    if _kind(app) == "module":
+def application(app: str, zone: str = "UTC") -> Duly:
+    """The ``Duly`` of ``module:attribute``, of a Python file (its ``app``, else its only one) or of a TOML file.
+
+    ``zone`` is that of schedules in TOML for which neither they nor the file name one.
+    """
+    kind = _kind(app)
+    if kind == "module":
         return _of_module(app)
+    if kind == "toml":
+        return _of_toml(app, zone)
     module = _module_of_file(Path(app))
     found = _applications(module)
     if len(found) == 1:
@@ -185,6 +187,43 @@ def _applications(module: ModuleType) -> dict[str, Duly]:
     for name, value in vars(module).items():
         if isinstance(value, Duly) and not any(value is known for known in found.values()):
             found[name] = value
+    return found
+
+
+def _of_toml(app: str, zone: str) -> Duly:
+    """The application that a TOML file declares, with its settings and the code that its tasks name."""
+    from duly.app import Duly
+    from duly.importers import toml
+    from duly.settings import Settings
+
+    content = _content(app, toml.LARGEST + 1)
+    read = toml.read(content, file=app, zone=zone)
+    made = Duly()
+    if read.configured:
+        settings = Settings.load(config=app)
+        made = Duly(settings=settings)
+        read = toml.read(content, file=app, zone=settings.tz)
+    if read.code:
+        _on_path(Path(app).resolve().parent)
+    for name, place in read.code.items():
+        try:
+            made.task(name)(_function(app, name))
+        except DefinitionError as error:
+            if error.line is None:
+                error.file, error.line, error.column = app, place.line, place.column
+            raise
+    for job in read.jobs:
+        made.add(job)
+    return made
+
+
+def _function(app: str, name: str) -> Any:
+    """The function of ``module:function``; raises DefinitionError, with the place in the user's code if it has one."""
+    module, _, function = name.partition(":")
+    with _explained(module, str(Path(app).resolve().parent)):
+        found = getattr(importlib.import_module(module), function, None)
+    if not callable(found):
+        raise DefinitionError(f"{module} has no function {function}", hint="write module:function")
     return found
 
 
@@ -272,7 +311,7 @@ def _explained(app: str, folder: str) -> Iterator[None]:
 def _frame(error: BaseException, folder: str) -> tuple[str | None, int | None]:
     """Where in the user's own files it happened: the innermost of their lines; none if it is in none."""
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        installed = "site-packages" in frame.filename
+        installed = "site-packages" in frame.filename or frame.filename.startswith("<")
         if os.path.abspath(frame.filename).startswith(f"{folder}{os.sep}") and not installed:
             return _shown(frame.filename), frame.lineno
     return None, None
@@ -291,6 +330,11 @@ def crontab(file: str) -> bytes:
     most = 4 * LARGEST + 1
     if file == "-":
         return sys.stdin.buffer.read(most)
+    return _content(file, most)
+
+
+def _content(file: str, most: int) -> bytes:
+    """At most so many bytes of a file; raises DefinitionError for one that cannot be read."""
     try:
         with open(file, "rb") as content:
             return content.read(most)
