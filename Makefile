@@ -8,7 +8,7 @@ APPS    := --app examples/jobs.py --app examples/crontab
 PIP     := $(BIN)/python -m pip --disable-pip-version-check --no-input -qq
 
 .DEFAULT_GOAL := help
-.PHONY: help setup up test test-long check bench moved
+.PHONY: help setup up test test-long check bench mutants moved
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -29,6 +29,9 @@ check: setup ## lint, format, types, direction of imports
 	@$(BIN)/ruff format --quiet --check . || { $(BIN)/ruff format --diff --quiet .; exit 1; }
 	@$(BIN)/mypy --no-error-summary
 	@$(BIN)/lint-imports > $(VENV)/imports.log 2>&1 || { cat $(VENV)/imports.log; exit 1; }
+
+mutants: setup ## break a copy of duly in many small ways; each has to be noticed by its test (minutes)
+	@$(BIN)/python -m tests.mutants
 
 bench: setup ## measure burst and steady load, each beside its reference in the same run
 	@$(BIN)/python -m bench burst

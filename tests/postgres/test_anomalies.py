@@ -135,6 +135,22 @@ async def test_who_waits_for_a_row_gets_it_in_an_order_that_is_over_and_we_do_no
     assert sorted(ours) == [first["at"] + timedelta(minutes=n) for n in (1, 2)]
 
 
+async def test_a_lost_run_that_somebody_holds_keeps_no_other_from_being_found(
+    shop: Workshop, url: str
+) -> None:
+    """A worker that froze while it recorded an end holds its run; the reaper that waited would find nothing else."""
+    worker = await shop.enter()
+    async with shop.database.connection() as connection:
+        taken = await claim(shop, connection, worker, 2)
+        await shop.expire(worker)
+        async with rival(url) as (_, frozen):
+            held = "select scheduled_at from duly.runs where scheduled_at = %s for no key update"
+            assert await execute(frozen, held, taken[0])
+            found = await asyncio.wait_for(shop.ledger.reap(connection), BOUND)
+        assert [one.key.scheduled_at for one in found] == taken[1:]
+        assert [one.key.scheduled_at for one in await shop.ledger.reap(connection)] == taken[:1]
+
+
 # ---------------------------------------------------------------- the clock and the lock
 
 

@@ -1,0 +1,338 @@
+"""The mutants: what each one breaks, and the test that is meant to notice."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+RACES = "tests/postgres/test_races.py"
+ANOMALIES = "tests/postgres/test_anomalies.py"
+MISTAKES = "tests/postgres/test_mistakes.py"
+PROMISES = "tests/promises"
+NOW = "duly.now(%(at)s::timestamptz, %(shift)s::double precision)"
+CLOCK = NOW.replace("now", "clock")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Mutant:
+    """One fault: ``edits`` are (old, new) texts of ``file``, each old one standing there exactly once."""
+
+    name: str
+    file: str
+    edits: Sequence[tuple[str, str]]
+    test: str
+
+    def spoil(self, text: str) -> str:
+        """The file's text with the fault in it; raises ValueError where an edit does not fit exactly once."""
+        for old, new in self.edits:
+            if text.count(old) != 1:
+                raise ValueError(f"{self.name}: stands {text.count(old)} times in {self.file}: {old!r:.120}")
+            text = text.replace(old, new)
+        return text
+
+
+def _m(name: str, file: str, test: str, *edits: tuple[str, str]) -> Mutant:
+    return Mutant(name=name, file=f"src/duly/{file}", edits=edits, test=test)
+
+
+CANARY = _m(
+    "canary: duly cannot be imported at all",
+    "errors.py",
+    "tests/unit/test_jobs.py",
+    ("from __future__ import annotations\n", "raise SystemError('the canary sings')\n"),
+)
+"""Shows that a run of the tests meets the spoiled copy and not the installed one."""
+
+MUTANTS: Sequence[Mutant] = (
+    _m(
+        "a cursor moves without compare-and-set",
+        "ledger.sql",
+        f"{RACES}::test_a_plan_made_before_another_decision_writes_nothing",
+        ("   and cursors.cursor_at = planned.from_at\n", ""),
+    ),
+    _m(
+        "the compare-and-set does not name the newest revision",
+        "ledger.sql",
+        f"{RACES}::test_a_plan_made_before_an_edit_writes_nothing",
+        ("       and cursors.newest_revision = planned.newest_revision\n", ""),
+    ),
+    _m(
+        "runs are inserted from what was planned, not from what was moved",
+        "ledger.sql",
+        f"{ANOMALIES}::test_of_two_plans_in_one_statement_only_the_winner_writes",
+        ("      join moved on moved.job_id = run.job_id\n", ""),
+    ),
+    _m(
+        "a decision's instant is read before the lock",
+        "ledger.sql",
+        f"{ANOMALIES}::test_the_instant_of_a_decision_is_read_after_its_lock",
+        (
+            f"{CLOCK} as now\n  from due\n\n-- name: record\n",
+            f"{NOW} as now\n  from due\n\n-- name: record\n",
+        ),
+    ),
+    _m(
+        "a claim waits for rows that others hold",
+        "ledger.sql",
+        f"{ANOMALIES}::test_who_waits_for_a_row_gets_it_in_an_order_that_is_over_and_we_do_not_wait",
+        (
+            "              for no key update skip locked\n           ) as ready",
+            "              for no key update\n           ) as ready",
+        ),
+    ),
+    _m(
+        "a claim is an update where the key is in (select … limit)",
+        "ledger.sql",
+        f"{ANOMALIES}::test_a_claim_by_in_select_limit_takes_more_than_its_limit_and_ours_does_not",
+        (
+            """      from picked, duly.processes as alive
+     where runs.job_id = picked.job_id
+       and runs.scheduled_at = picked.scheduled_at
+       and runs.trigger_id = picked.trigger_id
+""",
+            """      from duly.processes as alive
+     where (runs.job_id, runs.scheduled_at, runs.trigger_id) in (
+           select ready.job_id, ready.scheduled_at, ready.trigger_id
+             from duly.runs as ready
+            where ready.state = 'queued'
+              and ready.queue = any(%(queues)b::text[])
+              and ready.task = any(%(tasks)b::text[])
+            limit %(limit)s::integer
+              for no key update skip locked)
+""",
+        ),
+    ),
+    _m(
+        "a claim gives runs to a worker whose lease has ended",
+        "ledger.sql",
+        f"{MISTAKES}::test_an_identity_that_has_ended_stays_dead",
+        ("       and alive.expires_at > duly.clock(%(at)s::timestamptz, %(shift)s::double precision)\n", ""),
+    ),
+    _m(
+        "the attempt is missing in the fence",
+        "ledger.sql",
+        f"{MISTAKES}::test_an_end_names_the_attempt_the_worker_and_the_state_it_comes_from",
+        ("       and runs.attempt = judged.attempt\n", ""),
+    ),
+    _m(
+        "the worker is missing in the fence",
+        "ledger.sql",
+        f"{MISTAKES}::test_an_end_names_the_attempt_the_worker_and_the_state_it_comes_from",
+        ("       and runs.worker is not distinct from judged.worker\n", ""),
+    ),
+    _m(
+        "the state is missing in the fence",
+        "ledger.sql",
+        f"{MISTAKES}::test_an_end_names_the_attempt_the_worker_and_the_state_it_comes_from",
+        (
+            "       and runs.state = 'running'\n       and runs.attempt = judged.attempt\n",
+            "       and runs.attempt = judged.attempt\n",
+        ),
+    ),
+    _m(
+        "a run that ends does not give its place back",
+        "ledger.sql",
+        f"{PROMISES}/test_overlap.py::test_queue_runs_each_one_after_the_other",
+        (
+            "then cursors.live_at else promoted.scheduled_at end,\n           live_trigger",
+            "then cursors.live_at else cursors.live_at end,\n           live_trigger",
+        ),
+    ),
+    _m(
+        "the end of a run does not say until when the job was busy",
+        "ledger.sql",
+        f"{PROMISES}/test_overlap.py::test_skip_records_what_fell_due_meanwhile",
+        ("then greatest(cursors.seen_at, coalesce(finished.seen_at, finished.now))", "then cursors.seen_at"),
+    ),
+    _m(
+        "the reaper takes the runs of the living",
+        "records.sql",
+        f"{MISTAKES}::test_the_runs_of_a_worker_that_is_alive_are_left_alone",
+        (
+            "        or processes.expires_at < duly.now(%(at)s::timestamptz, %(shift)s::double precision)\n",
+            "        or processes.expires_at is not null\n",
+        ),
+    ),
+    _m(
+        "the reaper waits for a run that somebody is ending",
+        "records.sql",
+        f"{ANOMALIES}::test_a_lost_run_that_somebody_holds_keeps_no_other_from_being_found",
+        (" limit %(limit)s::integer for no key update of runs skip locked\n", " limit %(limit)s::integer\n"),
+    ),
+    _m(
+        "the key of a trigger is not looked up",
+        "records.sql",
+        f"{PROMISES}/test_runs.py::test_twenty_triggers_in_one_second_are_twenty_runs_or_with_one_key_one",
+        ("   and triggers.key = %(key)s::text\n", "   and triggers.key = %(key)s::text || '?'\n"),
+    ),
+    _m(
+        "an edit wakes nobody",
+        "ledger.sql",
+        f"{PROMISES}/test_edits.py::test_a_daily_job_that_becomes_minutely_runs_within_the_minute",
+        (
+            "newer.revision,\n       wake_at         = duly.clock(%(at)s::timestamptz, %(shift)s::double precision)\n",
+            "newer.revision\n",
+        ),
+    ),
+    _m(
+        "a completion may hold its locks for as long as its process is frozen",
+        "postgres.sql",
+        "tests/faults/test_crash_points.py::test_nothing_is_lost_stuck_or_done_twice[finish.recorded:stop]",
+        (
+            "set local lock_timeout = '500ms';\nset local idle_in_transaction_session_timeout = '5s'\n",
+            "set local lock_timeout = '500ms'\n",
+        ),
+    ),
+    _m(
+        "a heartbeat revives an identity that is dead",
+        "leases.sql",
+        f"{MISTAKES}::test_an_identity_that_has_ended_stays_dead",
+        (f"   and processes.expires_at > {CLOCK}\nreturning processes.last", "returning processes.last"),
+    ),
+    _m(
+        "trust in an identity is never given up",
+        "leases.py",
+        f"{MISTAKES}::test_a_process_that_cannot_renew_its_lease_gives_up_before_another_may_take_over",
+        (
+            "            self._trusted = False\n            self._lose()\n",
+            "            self._trusted = False\n",
+        ),
+    ),
+    _m(
+        "an outage is not noted",
+        "ledger.sql",
+        f"{PROMISES}/test_catchup.py::test_a_job_that_was_busy_when_everything_stopped",
+        (
+            "       wake_at = cursors.due_at\n where cursors.live_at is not null\n",
+            "       wake_at = cursors.due_at\n where cursors.live_at is null\n",
+        ),
+    ),
+    _m(
+        "grace is ignored",
+        "planner.py",
+        f"{PROMISES}/test_catchup.py::test_none_with_a_grace_of_a_second_runs_nothing_older",
+        (
+            "    late = plan.standing.now - newest > timedelta(seconds=rule.policy.grace)\n",
+            "    late = False\n",
+        ),
+    ),
+    _m(
+        "the window of catch-up is longer than it says",
+        "planner.py",
+        f"{PROMISES}/test_catchup.py::test_what_is_older_than_the_window_is_one_span",
+        ("min(floor - _TICK, horizon)", "min(floor - timedelta(seconds=6), horizon)"),
+    ),
+    _m(
+        "the window of catch-up is an instant shorter",
+        "planner.py",
+        f"{PROMISES}/test_catchup.py::test_what_is_older_than_the_window_is_one_span",
+        ("min(floor - _TICK, horizon)", "min(floor, horizon)"),
+    ),
+    _m(
+        "exclude is ignored",
+        "planner.py",
+        f"{PROMISES}/test_exclude.py::test_an_excluded_instant_is_a_span_and_no_run",
+        (
+            "self.schedule if self.exclude is None else difference(self.schedule, self.exclude)",
+            "self.schedule",
+        ),
+    ),
+    _m(
+        "newer zone data is no reason to leave a job to others",
+        "planner.py",
+        "tests/postgres/test_zonedata.py::test_a_process_with_older_zone_data_does_not_decide",
+        ("    if standing.foreign:\n", "    if False:\n"),
+        ("    if rule.exclude is not None or standing.foreign:\n", "    if rule.exclude is not None:\n"),
+    ),
+    _m(
+        "an exclusive job does not take its place",
+        "planner.py",
+        f"{PROMISES}/test_overlap.py::test_skip_records_what_fell_due_meanwhile",
+        ("        live_at=due if policy.exclusive else None,\n", "        live_at=None,\n"),
+    ),
+    _m(
+        "catch-up has no limit",
+        "planner.py",
+        f"{PROMISES}/test_catchup.py::test_the_limit_bounds_the_live_caught_up_runs_and_the_rest_stays_owed",
+        (
+            "    if not rule.policy.exclusive and not punctual and free <= 0:\n",
+            "    if not rule.policy.exclusive and not punctual and free <= -10:\n",
+        ),
+    ),
+    _m(
+        "what has fallen behind comes before what is punctual",
+        "scheduler.py",
+        f"{MISTAKES}::test_more_jobs_behind_than_a_batch_holds_delay_no_punctual_one",
+        (
+            "self._decide(mechanism, after=behind, until=FOREVER,",
+            "self._decide(mechanism, after=BEGINNING, until=FOREVER,",
+        ),
+    ),
+    _m(
+        "a process with a wrong clock decides",
+        "scheduler.py",
+        f"{PROMISES}/test_time.py::test_a_process_whose_clock_is_wrong_does_not_decide_and_says_so",
+        ("        holding = abs(offset) > self._settings.max_skew\n", "        holding = False\n"),
+    ),
+    _m(
+        "one job that cannot be read stops the others",
+        "ledger.py",
+        f"{PROMISES}/test_runs.py::test_one_bad_job_never_stops_another",
+        ("                broken.append((one.job_id, error))\n", "                raise error\n"),
+    ),
+    _m(
+        "a task's effects are committed although its run was lost",
+        "transactions.py",
+        f"{PROMISES}/test_transactions.py::test_an_attempt_that_lost_its_run_leaves_nothing_behind",
+        ("    if not rows:\n        raise Fenced(", "    if False:\n        raise Fenced("),
+        (
+            "    return finished_of(rows[0])\n",
+            "    return finished_of(rows[0]) if rows else effects.finished  # type: ignore[return-value]\n",
+        ),
+    ),
+    _m(
+        "a completion without an answer is not looked up",
+        "completions.py",
+        f"{MISTAKES}::test_an_end_whose_commit_was_not_answered_is_found_and_not_called_fenced",
+        ("            if unsure and absent:\n", "            if False:\n"),
+    ),
+    _m(
+        "a worker that lost its identity lets its tasks go on",
+        "worker.py",
+        "tests/postgres/test_worker_end.py::test_a_frozen_worker_that_comes_back_tells_its_tasks_to_stop_and_records_nothing",
+        ('                loop.call_soon_threadsafe(self._stop_all, "lost")\n', "                pass\n"),
+    ),
+    _m(
+        "an older deploy overwrites a newer one",
+        "registration.py",
+        f"{PROMISES}/test_edits.py::test_an_older_deploy_never_overwrites_a_newer_one",
+        ('    return wish.generation < row["generation"] or (\n', "    return (\n"),
+        (
+            '            if row is None or wish.generation < row["generation"]:\n',
+            "            if row is None:\n",
+        ),
+    ),
+    _m(
+        "a leader's decision does not ask for its grant",
+        "mechanisms.py",
+        f"{PROMISES}/test_leader.py::test_an_ex_leader_that_still_believes_decides_nothing",
+        ("        if await guard(self._ledger.database, connection, self._term):\n", "        if True:\n"),
+    ),
+    _m(
+        "a leader's grant is read without a lock",
+        "leases.sql",
+        f"{PROMISES}/test_leader.py::test_a_take_over_waits_for_the_decision_under_way",
+        ("\n   for share of leases\n", "\n"),
+    ),
+    _m(
+        "a leader's grant that has lapsed is renewed",
+        "leases.sql",
+        f"{PROMISES}/test_leader.py::test_a_lapsed_grant_is_never_renewed",
+        (
+            f"   and lease_beats.expires_at > {CLOCK}\nreturning lease_beats.expires_at\n",
+            "returning lease_beats.expires_at\n",
+        ),
+    ),
+)
