@@ -18,7 +18,7 @@ def incidents() -> list[tuple[str, str]]:
     return [
         (cells[0].strip(), cells[-1].strip())
         for cells in lines
-        if cells[0].strip("- ") and cells[0].strip() != "incident"
+        if cells[0].strip("- ") and cells[0].strip() not in ("incident", "mistake")
     ]
 
 
