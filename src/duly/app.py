@@ -167,7 +167,7 @@ class Duly:
         name: str,
         command: str | Sequence[str],
         *,
-        schedule: str | Schedule,
+        schedule: str | Schedule | None = None,
         catchup: object = None,
         env: Mapping[str, str] | None = None,
         cwd: str | None = None,
@@ -179,7 +179,8 @@ class Duly:
     ) -> None:
         """Declare that ``command`` runs at every instant of ``schedule``; a string runs by ``/bin/sh -c``.
 
-        The first and last half of ``output_limit`` bytes of its output are kept. Raises as ``job`` does.
+        The first and last half of ``output_limit`` bytes of its output are kept. Without a schedule it runs
+        when it is triggered, and has nothing to catch up. Raises as ``job`` does.
         """
         task = shell_task(
             name,
@@ -192,6 +193,7 @@ class Duly:
             ok_codes=ok_codes,
         )
         parameters.setdefault("source", "python")
+        catchup = _nothing_missed(schedule, catchup)
         self._declare(make_job(name, schedule=schedule, task=task, catchup=catchup, **parameters))
 
     def http(
@@ -199,7 +201,7 @@ class Duly:
         name: str,
         url: str,
         *,
-        schedule: str | Schedule,
+        schedule: str | Schedule | None = None,
         catchup: object = None,
         method: str = "GET",
         headers: Mapping[str, str] | None = None,
@@ -219,6 +221,7 @@ class Duly:
             name, url, method=method, headers=headers, body=body, expect=expect, output_limit=output_limit
         )
         parameters.setdefault("source", "python")
+        catchup = _nothing_missed(schedule, catchup)
         self._declare(
             make_job(name, schedule=schedule, task=task, catchup=catchup, timeout=timeout, **parameters)
         )
@@ -320,3 +323,8 @@ class Duly:
         if self._sync is None:
             self._sync = SyncClient(self.url, settings=self._given)
         return self._sync
+
+
+def _nothing_missed(schedule: object, catchup: object) -> object:
+    """The answer to catch-up; a job without a schedule misses nothing, so there it need not be asked."""
+    return "none" if schedule is None and catchup is None else catchup

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from duly import DefinitionError, Duly
+from duly import CatchupMissing, DefinitionError, Duly
 from duly.jobs import make_job
 
 
@@ -40,3 +40,13 @@ def test_a_parameter_that_nothing_fills_is_refused_at_declaration() -> None:
 
         @Duly().job("0 2 * * *", catchup="all")
         async def nightly(run: object, other: int) -> None: ...
+
+
+def test_a_command_without_a_schedule_is_run_by_hand() -> None:
+    """Nothing falls due, so nothing is missed and nothing is asked; with a schedule the answer is owed."""
+    app = Duly()
+    app.shell("tidy", "rm -rf cache")
+    [job] = app.declared()
+    assert (job.schedule.text(), job.policy.catchup) == ("never", "none")
+    with pytest.raises(CatchupMissing, match="nightly"):
+        app.shell("nightly", "true", schedule="@daily")
