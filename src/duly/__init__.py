@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from duly.errors import DulyError as DulyError
     from duly.errors import EmbeddedServerError as EmbeddedServerError
     from duly.errors import Fenced as Fenced
+    from duly.errors import ForeignHistory as ForeignHistory
     from duly.errors import HistoryTooLarge as HistoryTooLarge
     from duly.errors import ImportRefused as ImportRefused
     from duly.errors import Lost as Lost
@@ -80,6 +81,7 @@ __all__ = [
     "DulyError",
     "EmbeddedServerError",
     "Fenced",
+    "ForeignHistory",
     "HistoryTooLarge",
     "ImportRefused",
     "JobInfo",

@@ -17,6 +17,7 @@
     │   ├── ServerTooOld           PostgreSQL older than 15
     │   ├── SchemaMissing          no schema, or an older one
     │   ├── SchemaTooNew           a schema made by a newer duly
+    │   ├── ForeignHistory         a ledger that was copied from another server
     │   ├── EmbeddedServerError    the embedded server cannot be started
     │   └── ClockSkew              this process's clock is too far off to decide
     ├── NotFound                   no such job, run or occurrence              exit 1
@@ -135,6 +136,10 @@ class SchemaMissing(DatabaseError):
 
 class SchemaTooNew(DatabaseError):
     """The schema was made by a newer version of duly."""
+
+
+class ForeignHistory(DatabaseError):
+    """The ledger was copied from another server; only a person can say which of the two goes on."""
 
 
 class EmbeddedServerError(DatabaseError):

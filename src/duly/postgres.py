@@ -31,6 +31,7 @@ from duly.errors import (
     AccessDenied,
     DatabaseError,
     DulyError,
+    ForeignHistory,
     SchemaMissing,
     SchemaTooNew,
     ServerTooOld,
@@ -290,7 +291,21 @@ class Database:
         if not present or not present["present"]:
             return 0
         row = await self.row(connection, "postgres", "schema_version")
-        return int(row["schema_version"]) if row else 0
+        if row is None:
+            return 0
+        if row["made_on"] not in (None, row["served_by"]):
+            raise ForeignHistory(
+                f"the ledger in {without_password(self.url)} was made on another server and copied to this one: "
+                "two servers with one history would each decide every occurrence",
+                hint="use the address of the original; if this server has taken its place, say so once with "
+                "`duly migrate --adopt`",
+            )
+        return int(row["schema_version"])
+
+    async def adopt_history(self) -> None:
+        """Say that this server has taken the place of the one that the ledger was made on."""
+        async with self.transaction("begin_long") as connection:
+            await self.rows(connection, "postgres", "history_adopted")
 
     async def pending(self) -> list[Migration]:
         """The migrations that this database still lacks."""

@@ -47,7 +47,9 @@ select to_regclass('duly.meta') is not null as present
 
 -- name: schema_version
 -- How far is the schema?
-select meta.schema_version from duly.meta
+select meta.schema_version, meta.system_identifier as made_on, control.system_identifier as served_by
+  from duly.meta
+ cross join pg_control_system() as control
 
 -- name: migration_lock
 -- One migration at a time, for as long as this transaction lives.
@@ -60,6 +62,16 @@ select true, %(version)s::integer, gen_random_uuid(), control.system_identifier,
        duly.clock(%(at)s::timestamptz, %(shift)s::double precision)
   from pg_control_system() as control
  cross join pg_control_checkpoint() as checkpoint
+
+-- name: history_adopted
+-- This server's history is the one that counts from now on: a new incarnation, by a person's word.
+update duly.meta
+   set system_identifier = control.system_identifier,
+       timeline          = checkpoint.timeline_id,
+       incarnation       = gen_random_uuid()
+  from pg_control_system() as control
+ cross join pg_control_checkpoint() as checkpoint
+returning meta.incarnation
 
 -- name: schema_raised
 update duly.meta set schema_version = %(version)s::integer

@@ -30,8 +30,9 @@ database = Verbs(
 @verb("migrate", example="duly migrate --database postgresql://db.example/duly")
 @click.option("--print", "printed", is_flag=True, help="Print the statements, and do nothing.")
 @click.option("--check", is_flag=True, help="Only say whether something is missing (exit 1).")
+@click.option("--adopt", is_flag=True, help="This server has taken the place of the one it was copied from.")
 @dry_run
-def migrate(options: Options, printed: bool, check: bool, dry_run: bool) -> int:
+def migrate(options: Options, printed: bool, check: bool, adopt: bool, dry_run: bool) -> int:
     """Bring the schema to this version, all or nothing. Forward only."""
     from duly.postgres import SCHEMA_VERSION, migrations
 
@@ -43,7 +44,7 @@ def migrate(options: Options, printed: bool, check: bool, dry_run: bool) -> int:
             for step in migrations():
                 line(f"-- {step.name}\n{step.sql}")
         return 0
-    names, written = _migrated(options, write=not (check or dry_run))
+    names, written = _migrated(options, write=not (check or dry_run), adopt=adopt)
     if options.json:
         document({"version": SCHEMA_VERSION, "applied" if written else "missing": names})
     else:
@@ -55,7 +56,7 @@ def migrate(options: Options, printed: bool, check: bool, dry_run: bool) -> int:
     return NO if check and names else 0
 
 
-def _migrated(options: Options, *, write: bool) -> tuple[list[str], bool]:
+def _migrated(options: Options, *, write: bool, adopt: bool = False) -> tuple[list[str], bool]:
     """The names of the steps that are missing, or that were applied just now."""
     import asyncio
 
@@ -66,6 +67,8 @@ def _migrated(options: Options, *, write: bool) -> tuple[list[str], bool]:
 
     async def work(url: str) -> list[str]:
         async with Database(url, clock=clock(), pool_size=2, name="duly migrate") as opened:
+            if adopt and write:
+                await opened.adopt_history()
             steps = await opened.migrate() if write else await opened.pending()
         return [step.name for step in steps]
 
