@@ -277,6 +277,11 @@ class Worker:
         wait = SHORTEST if claimed else min(waited * 2 or SHORTEST, self._settings.poll)
         return min(wait, waking)
 
+    def _next_queues(self) -> tuple[str, ...]:
+        """The queues, each claim beginning with another one: a full queue must not starve those behind it."""
+        self._queues = (*self._queues[1:], self._queues[0])
+        return self._queues
+
     async def _claim(self) -> tuple[int, int]:
         """Claim as many runs as there are places, at most a batch; returns how many came, of how many."""
         # While a claim is under way the scheduler in this process must still find room to hand runs over,
@@ -289,7 +294,7 @@ class Worker:
         try:
             async with self._ledger.database.transaction("begin_claim") as connection:
                 found = await self._ledger.claim(
-                    connection, worker, queues=self._queues, tasks=self._known, limit=limit
+                    connection, worker, queues=self._next_queues(), tasks=self._known, limit=limit
                 )
                 if found:
                     crash.point("claim.recorded")

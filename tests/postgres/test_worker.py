@@ -475,3 +475,21 @@ async def test_a_definition_that_cannot_be_read_stops_no_other_run(shop: Worksho
     await worker.turn()
     assert (await shop.run("even"))["state"] == "succeeded"
     assert (await shop.run("odd"))["losses"] == 1
+
+
+async def test_a_full_queue_does_not_starve_the_others(shop: Workshop) -> None:
+    """With ten places and a hundred runs ready in the first queue, the second queue's run is among the first twenty."""
+    ran: list[str] = []
+
+    async def task(run: Run) -> None:
+        ran.append(run.job)
+
+    await shop.job("bulk", task, queue="bulk")
+    await shop.job("mail", task, queue="mail")
+    await shop.ready("bulk", 100)
+    await shop.ready("mail")
+    worker = await shop.worker(queues=("bulk", "mail"), concurrency=10)
+    await worker.turn()
+    await worker.turn()
+    assert len(ran) == 20
+    assert "mail" in ran
