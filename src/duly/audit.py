@@ -15,6 +15,7 @@ from itertools import islice
 from typing import Any
 
 from duly.clock import text
+from duly.cluster import Overtaken, overtaken
 from duly.errors import NotFound
 from duly.postgres import Connection, Database, Row
 from duly.recount import Counter, Unreadable, counter, instant, micros
@@ -101,11 +102,13 @@ class Report:
     totals: Totals
     findings: Sequence[Finding]
     policies: Sequence[Answer]
+    leadership: Sequence[Overtaken] = ()
 
     @property
     def clean(self) -> bool:
         """Is every nominal instant up to each cursor in exactly one tile, and nothing else found?"""
-        return not (self.totals.unaccounted or self.totals.double or self.totals.findings)
+        totals = self.totals
+        return not (totals.unaccounted or totals.double or totals.findings or self.leadership)
 
     def document(self) -> dict[str, Any]:
         """The report as JSON; ``findings_total`` counts also what is not listed."""
@@ -116,6 +119,7 @@ class Report:
             "findings": [finding.document() for finding in self.findings],
             "findings_total": self.totals.findings,
             "policies": [answer.document() for answer in self.policies],
+            "leadership": [each.document() for each in self.leadership],
         }
 
 
@@ -128,6 +132,7 @@ async def audit(
 ) -> Report:
     """Check every tile whose end lies in ``(from_at, to_at]``, of one job or of all, removed ones included.
 
+    The decisions of leaders in that time are checked too: of all leases, or of those that the job ever named.
     Raises NotFound when there is no job of that name.
     """
     reading = _Reading(database, from_at, to_at)
@@ -140,9 +145,18 @@ async def audit(
             seen += len(jobs)
             await reading.page(connection, jobs, as_of)
             after = jobs[-1]["id"]
+        leadership = await overtaken(
+            database, connection, job=job, from_at=from_at, to_at=to_at, limit=LISTED
+        )
     if job is not None and not seen:
         raise NotFound(f"there is no job {job!r}", hint="see `duly jobs list`")
-    return Report(as_of=as_of, totals=reading.totals, findings=reading.findings, policies=reading.policies)
+    return Report(
+        as_of=as_of,
+        totals=reading.totals,
+        findings=reading.findings,
+        policies=reading.policies,
+        leadership=leadership,
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

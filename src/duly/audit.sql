@@ -1,5 +1,5 @@
--- What people read: the audit's way through the ledger, explain, and the lists of jobs and runs. Nothing is
--- written here.
+-- What people read: the audit's way through the ledger, explain, the lists of jobs and runs, and who is there and who
+-- leads. Nothing is written here.
 
 -- name: audit_jobs
 -- One page of jobs, removed ones included, each with its cursor.
@@ -117,9 +117,13 @@ select revisions.job_id, revisions.revision, revisions.from_at, revisions.until_
  order by revisions.job_id, revisions.revision
 
 -- name: alive
--- How many processes could decide, and how many could work, right now.
+-- How many processes could decide, and how many could work, right now; and the leases that somebody holds.
 select count(processes.id) filter (where processes.role in ('up', 'scheduler')) as schedulers,
-       count(processes.id) filter (where processes.role in ('up', 'worker')) as workers
+       count(processes.id) filter (where processes.role in ('up', 'worker')) as workers,
+       array(select leases.name
+               from duly.leases
+               join duly.lease_beats on lease_beats.lease_id = leases.id
+              where lease_beats.expires_at > duly.clock(%(at)s::timestamptz, %(shift)s::double precision)) as led
   from duly.processes
  where processes.expires_at > duly.clock(%(at)s::timestamptz, %(shift)s::double precision)
 
@@ -259,3 +263,97 @@ select max(coalesce(other.finished_at, %(until_at)s::timestamptz)) as at,
  where other.created_at < %(until_at)s::timestamptz
    and (other.finished_at is null or other.finished_at > %(instant)s::timestamptz)
    and (other.scheduled_at, other.trigger_id) <> (%(instant)s::timestamptz, ''::text)
+
+-- name: cluster_processes
+-- Who lives, and who was seen since the given instant; newest sign of life first. What a process decided last is looked
+-- for among the newest decisions only.
+with page as materialized (
+    select processes.id, processes.role, processes.host, processes.pid, processes.version, processes.started_at,
+           processes.last_seen_at, processes.clock_offset,
+           case when processes.stopped_at is not null then 'stopped'
+                when processes.expires_at <= duly.now(%(at)s::timestamptz, %(shift)s::double precision) then 'lost'
+                else processes.state end as state
+      from duly.processes
+     where (processes.stopped_at is null
+            and processes.expires_at > duly.now(%(at)s::timestamptz, %(shift)s::double precision))
+        or processes.last_seen_at >= duly.now(%(at)s::timestamptz, %(shift)s::double precision)
+                                     - %(seen)s::double precision * interval '1 second'
+     order by processes.last_seen_at desc, processes.id
+     limit %(limit)s::integer
+),
+deciding as materialized (
+    select newest.process, max(newest.at) as at
+      from (select decisions.process, decisions.at
+              from duly.decisions
+             order by decisions.id desc
+             limit %(newest)s::integer) as newest
+     group by newest.process
+)
+select page.id, page.role, page.host, page.pid, page.version, page.started_at, page.last_seen_at, page.clock_offset,
+       page.state, deciding.at as last_decision_at
+  from page
+  left join deciding on deciding.process = page.id
+ order by page.last_seen_at desc, page.id
+
+-- name: cluster_leases
+-- Every lease, its newest grant, and who holds it: nobody, once it has lapsed or was given back.
+select leases.name, leases.epoch, leases.term, lease_beats.expires_at,
+       case when lease_beats.expires_at > duly.now(%(at)s::timestamptz, %(shift)s::double precision)
+            then leases.holder end as holder
+  from duly.leases
+  left join duly.lease_beats on lease_beats.lease_id = leases.id
+ order by leases.name
+ limit %(limit)s::integer
+
+-- name: cluster_terms
+-- The newest grants.
+select leases.name as lease, terms.epoch, terms.term, terms.holder, terms.host, terms.pid, terms.acquired_at,
+       terms.ended_at
+  from duly.terms
+  join duly.leases on leases.id = terms.lease_id
+ order by terms.acquired_at desc, leases.name, terms.epoch desc
+ limit %(limit)s::integer
+
+-- name: out_of_epoch_order
+-- Decisions of an epoch that follow one of a higher epoch of the same lease: by their ids, drawn when a decision is
+-- written, and by their transactions, numbered at the first lock. Rows of a restored copy keep the transaction numbers
+-- of another server, which say nothing here: their own xmin tells them apart.
+with signed as materialized (
+    select decisions.id, decisions.lease, decisions.epoch, decisions.term, decisions.process, decisions.at, decisions.xid,
+           decisions.xmin::text::bigint = mod(decisions.xid::text::bigint, 4294967296) as here
+      from duly.decisions
+     where decisions.lease is not null
+       and decisions.epoch is not null
+       and (%(job)s::text is null
+            or decisions.lease in
+               (select leases.name
+                  from duly.jobs
+                  join duly.revisions on revisions.job_id = jobs.id
+                  join duly.policies on policies.id = revisions.policy_id
+                  join duly.leases on leases.id = policies.lease_id
+                 where (jobs.namespace = 'default' and jobs.name = %(job)s::text)
+                    or jobs.namespace || '/' || jobs.name = %(job)s::text))
+),
+ordered as (
+    select signed.id, signed.lease, signed.epoch, signed.term, signed.process, signed.at, signed.xid,
+           max(array[signed.epoch, signed.id]) over
+             (partition by signed.lease
+                  order by signed.id
+                   rows between unbounded preceding and 1 preceding) as by_id,
+           case when signed.here then
+                max(array[signed.epoch, signed.id]) filter (where signed.here) over
+                  (partition by signed.lease
+                       order by signed.xid, signed.id
+                        rows between unbounded preceding and 1 preceding) end as by_xid
+      from signed
+)
+select ordered.id, ordered.lease, ordered.epoch, ordered.term, ordered.process, ordered.at,
+       ordered.xid::text::bigint as xid,
+       (greatest(ordered.by_id, ordered.by_xid))[1] as after_epoch,
+       (greatest(ordered.by_id, ordered.by_xid))[2] as after_id
+  from ordered
+ where (greatest(ordered.by_id, ordered.by_xid))[1] > ordered.epoch
+   and (%(from_at)s::timestamptz is null or ordered.at > %(from_at)s::timestamptz)
+   and (%(to_at)s::timestamptz is null or ordered.at <= %(to_at)s::timestamptz)
+ order by ordered.id
+ limit %(limit)s::integer

@@ -317,9 +317,10 @@ def _authority(found: Evidence) -> str:
         return "Decided by no mechanism: a person or a program asked for this run by its key."
     if found.verdict in ("run", "span"):
         return "Decided by nobody who is known: its row names no decision, so duly did not write it."
-    if found.verdict in ("planned", "owed"):
-        return f"Not decided yet: mechanism {mechanism}, in which any scheduler process may propose."
-    return f"Decided by nobody: mechanism {mechanism}, in which any scheduler process may propose."
+    lease = listing.lease_of(answers) if isinstance(answers, Mapping) else None
+    who = "any scheduler process" if lease is None else f"only the holder of lease {lease}"
+    begin = "Not decided yet" if found.verdict in ("planned", "owed") else "Decided by nobody"
+    return f"{begin}: mechanism {mechanism}, in which {who} may propose."
 
 
 def _who(decision: Row) -> str:

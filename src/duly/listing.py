@@ -320,12 +320,20 @@ def owed_reason(row: Row, alive: Row) -> str:
         return f"paused by {row['author']} since {text(row['from_at'])}"
     if not alive["schedulers"]:
         return "no scheduler is alive"
+    lease = lease_of(row["policy"])
+    if lease is not None and lease not in alive["led"]:
+        return f"nobody leads lease {lease}"
     if row["live_at"] is not None:
         return _busy(row, alive)
     limit = row["policy"]["catchup_limit"]
     if row["policy"]["overlap"] == "allow" and row["live_caught_up"] >= limit:
         return f"at its limit: {row['live_caught_up']} caught-up runs are live (catchup_limit {limit})"
     return "due; the next decision takes it"
+
+
+def lease_of(policy: Mapping[str, Any]) -> str | None:
+    """The lease whose holder alone may decide under this stored policy; None where any scheduler may."""
+    return str(policy.get("lease") or "main") if policy.get("mechanism") == "leader" else None
 
 
 def _busy(row: Row, alive: Row) -> str:

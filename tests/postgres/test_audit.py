@@ -57,6 +57,7 @@ async def test_a_ledger_without_jobs_is_clean(past: History) -> None:
         "findings": [],
         "findings_total": 0,
         "policies": [],
+        "leadership": [],
     }
 
 

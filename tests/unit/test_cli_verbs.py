@@ -58,7 +58,7 @@ def test_the_verbs_are_those_that_others_rely_on() -> None:
         "jobs": ["apply", "list", "remove", "show", "trigger"],
         "runs": ["list", "logs", "show"],
     }
-    alone = ["audit", "explain", "migrate", "next", "scheduler", "up", "worker"]
+    alone = ["audit", "cluster", "explain", "migrate", "next", "scheduler", "up", "worker"]
     below = [f"{group} {word}" for group, words in groups.items() for word in words]
     assert sorted(" ".join(words) for words in VERBS) == sorted([*alone, *below])
 

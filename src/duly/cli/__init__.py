@@ -21,6 +21,7 @@ main = Verbs(
         "runs": "duly.cli.runs:runs",
         "audit": "duly.cli.ask:audit",
         "explain": "duly.cli.ask:explain",
+        "cluster": "duly.cli.ask:cluster",
         "import": "duly.cli.crontabs:imports",
         "export": "duly.cli.crontabs:exports",
     },

@@ -1,12 +1,14 @@
-"""``duly audit`` and ``duly explain``: is everything accounted for, and what became of one instant."""
+"""``duly audit``, ``duly explain``, ``duly cluster``: is all accounted for, what became of an instant, who leads."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from duly.cli.definitions import limit
 from duly.cli.output import NO, document, line, table
 from duly.cli.verbs import INSTANT, Options, verb
 from duly.clock import text
@@ -90,6 +92,8 @@ def _tell(report: Report) -> None:
     for found in report.findings:
         at = f" {text(found.scheduled_at)}" if found.scheduled_at is not None else ""
         line(f"{found.rule} {found.job}{at}: {found.words}")
+    for each in report.leadership:
+        line(f"leadership {each.lease}: {each.words}")
     if report.policies:
         line()
         table(
@@ -115,3 +119,54 @@ def explain(options: Options, job: str, instant: datetime) -> int:
     else:
         line(str(found["text"]))
     return NO if found["verdict"] == "none" else 0
+
+
+@verb("cluster", example="duly cluster --json")
+@limit
+def cluster(options: Options, limit: int) -> int:
+    """Show the processes that live or were seen in the last day, and who leads under which lease.
+
+    `--limit` bounds processes, leases and take-overs, each for itself.
+    """
+    from duly.cli.opening import run_on
+    from duly.cluster import cluster as present
+
+    found = run_on(options, lambda db: present(db, limit=limit))
+    if options.json:
+        document(found)
+    else:
+        _tell_cluster(found)
+    return 0
+
+
+def _tell_cluster(found: Mapping[str, Any]) -> None:
+    """A table each of the processes, the leases and the take-overs."""
+    if not found["processes"]:
+        line("no process is alive, and none was seen in the last day")
+    heads = {
+        "processes": (
+            "id",
+            "role",
+            "host",
+            "pid",
+            "state",
+            "clock_offset",
+            "last_seen_at",
+            "last_decision_at",
+        ),
+        "leases": ("name", "holder", "epoch", "term", "expires_at"),
+        "terms": ("lease", "epoch", "holder", "host", "pid", "acquired_at", "ended_at"),
+    }
+    shown = [name for name in heads if found[name]]
+    for name in shown:
+        if name != shown[0]:
+            line()
+        head = heads[name]
+        table(
+            [word.removesuffix("_at").replace("_", " ").upper() for word in head],
+            [[_cell(each[key]) for key in head] for each in found[name]],
+        )
+
+
+def _cell(value: object) -> object:
+    return f"{value:.3f}" if isinstance(value, float) else value
