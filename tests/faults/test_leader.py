@@ -1,0 +1,160 @@
+"""The leader is killed, frozen past its lease, or told to stop: the other leads, and epochs follow each other."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.conftest import TestServer, wait_until
+from tests.faults.processes import Loop, duly
+
+APP = str(Path(__file__).with_name("crowd.py"))
+LEASE = 6.0
+POLL = 1.0
+QUICK = {"DULY_LEASE": f"{LEASE:g}", "DULY_LEASE_RENEW": "0.5"}
+JOBS = 50
+
+
+@dataclass(kw_only=True)
+class Stage:
+    """Two schedulers and a worker on one database."""
+
+    server: TestServer
+    url: str
+    schedulers: list[Loop]
+    worker: Loop
+
+    @property
+    def loops(self) -> list[Loop]:
+        return [*self.schedulers, self.worker]
+
+    def execute(self, statement: str) -> list[tuple[Any, ...]]:
+        """One statement on this database."""
+        return self.server.execute(statement, psycopg.conninfo.conninfo_to_dict(self.url)["dbname"])  # type: ignore[arg-type]
+
+    def leader(self) -> tuple[Loop, int]:
+        """The one that leads, and its epoch; waits until its decisions are in the ledger."""
+
+        def found() -> list[tuple[Loop, int]]:
+            return [(one, epoch) for one in self.schedulers if (epoch := leads(one))]
+
+        one, epoch = wait_until(found, seconds=30)[0]
+        wait_until(lambda: self.decided(epoch) > 0)
+        return one, epoch
+
+    def decided(self, epoch: int) -> int:
+        """How many decisions there are under an epoch."""
+        [[count]] = self.execute(f"select count(*) from duly.decisions where epoch = {epoch}")
+        return int(count)
+
+    def other(self, than: Loop) -> Loop:
+        """The scheduler that is not this one."""
+        [one] = [one for one in self.schedulers if one is not than]
+        return one
+
+    def take_over(self, by: Loop, *, after: int, within: float) -> None:
+        """Wait until this one leads under a later epoch; fails beyond the bound, prints how long it took."""
+        began = time.monotonic()
+        wait_until(lambda: leads(by) > after, seconds=within + 5, pause=0.01)
+        took = time.monotonic() - began
+        print(f"take-over after {took:.2f} s")
+        assert took < within, f"{took:.2f} s"
+
+
+def leads(one: Loop) -> int:
+    """The epoch under which a scheduler says that it leads, by its last word about it; 0 if it does not."""
+    said = [event for event in one.events() if event["event"] in ("leader", "follower")]
+    return int(said[-1]["epoch"]) if said and said[-1]["event"] == "leader" else 0
+
+
+@pytest.fixture
+def stage(server: TestServer, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
+    """Every job of the crowd is decided by the leader."""
+    monkeypatch.setenv("CROWD", str(JOBS))
+    monkeypatch.setenv("LED", "1")
+    duly("jobs", "apply", "--app", APP, url=url)
+    schedulers = [
+        Loop(role="scheduler", url=url, log=tmp_path / f"scheduler-{n}.log", environment=QUICK)
+        for n in range(2)
+    ]
+    worker = Loop(role="worker", url=url, log=tmp_path / "worker.log", options=("--app", APP))
+    made = Stage(server=server, url=url, schedulers=schedulers, worker=worker)
+    try:
+        for loop in made.loops:
+            loop.start()
+        for loop in made.loops:
+            loop.ready()
+        yield made
+    finally:
+        for loop in made.loops:
+            loop.kill()
+
+
+def judge(stage: Stage) -> None:
+    """Nothing is lost or double, epochs follow each other, and each was one process's alone, on one host."""
+    report: dict[str, Any] = {}
+
+    def settled() -> bool:
+        report.update(duly("audit", url=stage.url, ok=(0, 1)))
+        return report["owed"] == 0 or report["exit"] == 1
+
+    wait_until(settled, seconds=30, pause=0.2)
+    assert (report["exit"], report["leadership"], report["findings"]) == (0, [], []), report
+    rows = stage.execute("select epoch, process, host from duly.decisions where lease = 'main' order by xid")
+    epochs = [epoch for epoch, _, _ in rows]
+    assert epochs == sorted(epochs), "a decision of an ex-leader"
+    assert len(set(epochs)) > 1
+    holders = {epoch: {str(process) for at, process, _ in rows if at == epoch} for epoch in epochs}
+    terms = {term["epoch"]: {term["holder"]} for term in duly("cluster", url=stage.url)["terms"]}
+    assert {epoch: terms[epoch] for epoch in holders} == holders
+    assert len({host for _, _, host in rows}) == 1, "both stand on this machine"
+    for loop in stage.loops:
+        if loop.alive:
+            assert loop.stop() == 0
+        assert "Traceback" not in loop.log.read_text()
+
+
+def test_a_leader_that_is_killed_is_followed_within_its_lease_and_a_poll(stage: Stage) -> None:
+    """kill -9: nobody decides until the lease lapses, then the other one does, from where the ledger stands."""
+    leader, epoch = stage.leader()
+    follower = stage.other(leader)
+    assert not leads(follower)
+    leader.kill()
+    stage.take_over(follower, after=epoch, within=LEASE + POLL)
+    wait_until(lambda: stage.decided(epoch + 1) > 2)
+    judge(stage)
+
+
+def test_a_leader_that_was_frozen_past_its_lease_comes_back_as_a_follower(stage: Stage) -> None:
+    """SIGSTOP until the other one leads, then SIGCONT: it says that it follows, and its epoch gets no decision more."""
+    leader, epoch = stage.leader()
+    follower = stage.other(leader)
+    leader.signal(signal.SIGSTOP)
+    stage.take_over(follower, after=epoch, within=LEASE + POLL)
+    wait_until(lambda: stage.decided(epoch + 1) > 2)
+    before = stage.decided(epoch)
+    leader.signal(signal.SIGCONT)
+    wait_until(lambda: not leads(leader), seconds=5)
+    more = stage.decided(epoch + 1) + 3
+    wait_until(lambda: stage.decided(epoch + 1) > more)
+    assert stage.decided(epoch) == before
+    assert leads(follower) == epoch + 1
+    assert [event["epoch"] for event in leader.events("leader")] == [epoch]
+    judge(stage)
+
+
+def test_a_leader_that_is_told_to_stop_is_followed_at_once(stage: Stage) -> None:
+    """TERM gives the lease back: the other one leads at its next look, not when the lease would have lapsed."""
+    leader, epoch = stage.leader()
+    leader.signal(signal.SIGTERM)
+    stage.take_over(stage.other(leader), after=epoch, within=2.0)
+    wait_until(lambda: stage.decided(epoch + 1) > 2)
+    assert leader.stop() == 0
+    judge(stage)
