@@ -88,6 +88,9 @@ def test_a_thousand_jobs_under_kill_and_freeze_are_all_accounted_for(
     assert last["occurrences"] == last["runs"] + last["skipped"], shown  # type: ignore[operator]
     assert isinstance(last["occurrences"], int)
     assert last["occurrences"] > 1000 * SECONDS / 2, shown
+    assert last["leadership"] == [], last["leadership"]
+    terms = duly("cluster", url=url)["terms"]
+    assert len({term["holder"] for term in terms}) > 1, "the lease never changed hands"
     for loop in loops:
         assert loop.stop() == 0
         assert "Traceback" not in loop.log.read_text(errors="replace")
