@@ -21,6 +21,18 @@ BURST = {
     "last_completed_ms",
 }
 STEADY = {f"{mode}_{what}_ms" for mode in ("reference", "up", "apart") for what in ("p50", "p99", "max")}
+IDLE = {
+    "registered_per_s",
+    "register_memory_mb",
+    "reference_transactions_per_s",
+    "transactions_per_s",
+    "scheduler_cpu_percent",
+    "server_cpu_percent",
+    "scheduler_memory_mb",
+}
+CATCHUP = {
+    f"{mode}_{what}_ms" for mode in ("reference", "backlog", "pinned") for what in ("p50", "p99", "max")
+} | {f"{mode}_{what}" for mode in ("backlog", "pinned") for what in ("caught_up_per_s", "memory_growth_mb")}
 TABLES = {
     "by_job_insert_per_s",
     "by_time_insert_per_s",
@@ -49,13 +61,19 @@ def document_of(*words: str) -> dict[str, Any]:
             STEADY,
             {"up_p50", "up_p99", "apart_p50", "apart_p99"},
         ),
+        (("idle", "--n", "500", "--rounds", "1", "--seconds", "1"), IDLE, set()),
+        (
+            ("catchup", "--n", "2", "--rounds", "1", "--seconds", "2", "--control", "300"),
+            CATCHUP,
+            {"p50", "p99", "pinned_p50", "pinned_p99"},
+        ),
         (
             ("tables", "--n", "1000", "--rounds", "1"),
             TABLES,
             {"by_time_insert_per_s", "monthly_insert_per_s"},
         ),
     ],
-    ids=["burst", "burst-schedules", "steady", "tables"],
+    ids=["burst", "burst-schedules", "steady", "idle", "catchup", "tables"],
 )
 def test_a_measurement_prints_its_document(
     words: tuple[str, ...], figures: set[str], ratios: set[str]
