@@ -6,7 +6,6 @@ call of a function that does nothing: no lookup, no lock, no environment.
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import threading
@@ -45,6 +44,9 @@ POINTS: Mapping[str, str] = {
 _FORM = re.compile(
     r"(?P<point>[^:]*):(?P<action>kill|stop|raise|delay=(?P<seconds>\d+(\.\d+)?))(:(?P<nth>[1-9]\d*))?"
 )
+
+
+_SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
 
 
 class Crash(RuntimeError):
@@ -106,8 +108,8 @@ def _act(wanted: str, action: str, seconds: float) -> Callable[[], None]:
 
     if action == "raise":
         return fail
-    if action == "kill":
-        return lambda: os.kill(os.getpid(), signal.SIGKILL)
-    if action == "stop":
-        return lambda: os.kill(os.getpid(), signal.SIGSTOP)
+    if action in _SIGNALS:
+        # To this very thread, which takes it before it goes on; sent to the process, another thread might take it,
+        # and this one would run a little further.
+        return lambda: signal.pthread_kill(threading.get_ident(), _SIGNALS[action])
     return lambda: time.sleep(seconds)  # the whole thread, as a page fault or a long collection would
