@@ -7,7 +7,7 @@ from pathlib import Path
 
 TESTS = Path(__file__).parents[1]
 PAGE = TESTS.parent / "docs" / "reference" / "incidents.md"
-NAMED = re.compile(r"`([a-z_]+/[a-z_]+\.py)::(test_[a-z_0-9]+)`")
+NAMED = re.compile(r"`((?:[a-z_]+/)+[a-z_]+\.py)::(test_[a-z_0-9]+)`")
 
 
 def incidents() -> list[tuple[str, str]]:
