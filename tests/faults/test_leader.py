@@ -1,10 +1,11 @@
-"""The leader is killed, frozen past its lease, or told to stop: the other leads, and epochs follow each other."""
+"""The leader is killed, frozen, cut off, or told to stop: the other leads, and epochs follow each other."""
 
 from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 
 from tests.conftest import TestServer, wait_until
 from tests.faults.processes import Loop, duly
+from tests.faults.proxy import Proxy, proxy
 
 APP = str(Path(__file__).with_name("crowd.py"))
 LEASE = 6.0
@@ -24,10 +26,11 @@ JOBS = 50
 
 @dataclass(kw_only=True)
 class Stage:
-    """Two schedulers and a worker on one database."""
+    """Two schedulers, each behind a proxy of its own, and a worker on one database."""
 
     server: TestServer
     url: str
+    proxies: list[Proxy]
     schedulers: list[Loop]
     worker: Loop
 
@@ -53,6 +56,10 @@ class Stage:
         """How many decisions there are under an epoch."""
         [[count]] = self.execute(f"select count(*) from duly.decisions where epoch = {epoch}")
         return int(count)
+
+    def way(self, of: Loop) -> Proxy:
+        """The network between a scheduler and the server."""
+        return self.proxies[self.schedulers.index(of)]
 
     def other(self, than: Loop) -> Loop:
         """The scheduler that is not this one."""
@@ -80,21 +87,20 @@ def stage(server: TestServer, url: str, tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("CROWD", str(JOBS))
     monkeypatch.setenv("LED", "1")
     duly("jobs", "apply", "--app", APP, url=url)
-    schedulers = [
-        Loop(role="scheduler", url=url, log=tmp_path / f"scheduler-{n}.log", environment=QUICK)
-        for n in range(2)
-    ]
     worker = Loop(role="worker", url=url, log=tmp_path / "worker.log", options=("--app", APP))
-    made = Stage(server=server, url=url, schedulers=schedulers, worker=worker)
-    try:
+    with ExitStack() as ends:
+        proxies = [ends.enter_context(proxy(url)) for _ in range(2)]
+        schedulers = [
+            Loop(role="scheduler", url=way.url, log=tmp_path / f"scheduler-{n}.log", environment=QUICK)
+            for n, way in enumerate(proxies)
+        ]
+        made = Stage(server=server, url=url, proxies=proxies, schedulers=schedulers, worker=worker)
         for loop in made.loops:
+            ends.callback(loop.kill)
             loop.start()
         for loop in made.loops:
             loop.ready()
         yield made
-    finally:
-        for loop in made.loops:
-            loop.kill()
 
 
 def judge(stage: Stage) -> None:
@@ -138,14 +144,27 @@ def test_a_leader_that_was_frozen_past_its_lease_comes_back_as_a_follower(stage:
     follower = stage.other(leader)
     leader.signal(signal.SIGSTOP)
     stage.take_over(follower, after=epoch, within=LEASE + POLL)
+    back(stage, leader, epoch, lambda: leader.signal(signal.SIGCONT))
+
+
+def test_a_leader_that_is_cut_off_in_silence_is_followed_and_comes_back_as_a_follower(stage: Stage) -> None:
+    """Neither FIN nor RST: the server ends what the leader had open, the lease lapses, the other one leads."""
+    leader, epoch = stage.leader()
+    stage.way(leader).freeze()
+    stage.take_over(stage.other(leader), after=epoch, within=LEASE + POLL)
+    back(stage, leader, epoch, stage.way(leader).thaw)
+
+
+def back(stage: Stage, leader: Loop, epoch: int, let: Callable[[], None]) -> None:
+    """An ex-leader comes back while the other one decides: it follows, and its epoch gets no decision more."""
     wait_until(lambda: stage.decided(epoch + 1) > 2)
     before = stage.decided(epoch)
-    leader.signal(signal.SIGCONT)
-    wait_until(lambda: not leads(leader), seconds=5)
+    let()
+    wait_until(lambda: not leads(leader))
     more = stage.decided(epoch + 1) + 3
     wait_until(lambda: stage.decided(epoch + 1) > more)
     assert stage.decided(epoch) == before
-    assert leads(follower) == epoch + 1
+    assert leads(stage.other(leader)) == epoch + 1
     assert [event["epoch"] for event in leader.events("leader")] == [epoch]
     judge(stage)
 
