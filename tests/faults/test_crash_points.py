@@ -36,6 +36,7 @@ FROZEN = tuple(
     point
     for point in POINTS
     if point.startswith(("decide.", "claim.", "task.", "effects.", "finish.", "reap."))
+    and point not in ("decide.claimed", "decide.planned")  # the same locks as decide.recorded
 )
 LATE = "beat.before"
 
