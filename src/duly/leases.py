@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from math import inf
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -251,10 +252,14 @@ class Leadership:
             try:
                 await self.turn()
             except (psycopg.Error, DatabaseError):
-                await asyncio.sleep(0)  # not leader until a later statement proves otherwise
+                self._doubt()
             with suppress(TimeoutError):
                 await asyncio.wait_for(stop.wait(), pause)
         await self.step_down()
+
+    def _doubt(self) -> None:
+        """Trust no grant until a later renewal succeeds."""
+        self._held = {key: replace(term, renewed_at=-inf) for key, term in self._held.items()}
 
     async def turn(self) -> None:
         """One round: renew what is due, take what has lapsed."""

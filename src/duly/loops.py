@@ -245,10 +245,12 @@ class Process:
     async def _schedule(self) -> None:
         database = self._databases["scheduler"]
         stop, nudge = self._stops["scheduler"].open(), self._nudges["scheduler"].open()
-        async with _patient(database):
+        # Renewals go over a connection of their own: no decision that waits makes the lease lapse.
+        lease = Database(self.url, clock=self.clock, pool_size=1, name="duly lease", patience=PATIENCE)
+        async with _patient(database), _patient(lease):
             ledger = Ledger(database)
             leadership = Leadership(
-                database,
+                lease,
                 identity=lambda: self.presence.id,
                 settings=self.settings,
                 on_change=self._led,

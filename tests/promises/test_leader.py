@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
+import psycopg
 import pytest
 
 from duly import DefinitionError, Duly, PolicyContradiction, every
@@ -218,3 +219,27 @@ def test_a_lease_without_a_leader_is_refused() -> None:
         app.job("@hourly", name="j", catchup="none", lease="billing")(lambda: None)
     with pytest.raises(DefinitionError, match="lease"):
         app.job("@hourly", name="j", catchup="none", mechanism="leader", lease="two words")(lambda: None)
+
+
+async def test_a_renewal_that_fails_means_not_leader(stage: Stage) -> None:
+    """An error of a renewal ends the trust at once; a later renewal that succeeds brings it back."""
+    await stage.first.turn()
+    leadership, stop = stage.first.leadership, asyncio.Event()
+    assert leadership.terms()
+
+    async def unreachable() -> None:
+        stop.set()
+        raise psycopg.OperationalError("gone")
+
+    turn, leadership.turn = leadership.turn, unreachable  # type: ignore[method-assign]
+    kept = leadership.step_down
+    leadership.step_down = unreached  # type: ignore[method-assign]
+    await leadership.run(stop)
+    assert leadership.terms() == []
+    leadership.turn, leadership.step_down = turn, kept  # type: ignore[method-assign]
+    await leadership.turn()
+    assert [term.epoch for term in leadership.terms()] == [1]
+
+
+async def unreached() -> None:
+    """Nothing is given back: the process did not stop, only its renewal failed."""
