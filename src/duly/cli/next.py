@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -22,6 +23,7 @@ MOST = 100_000
 CHANGES = timedelta(days=2 * 366)
 """How far ahead --dst lists changes of the clocks."""
 FAR = datetime.max.replace(tzinfo=UTC)
+_NAMES_A_ZONE = re.compile(r"\s*(CRON_)?TZ=")
 _EXPRESSION_ONLY = ("zone", "gap", "fold", "dialect")
 
 
@@ -137,9 +139,11 @@ def is_expression(word: str) -> bool:
 
 
 def _parsed(expr: str, rules: dict[str, str | None], anchor: datetime, slot: str | None) -> Schedule:
+    # --zone UTC says no more than the default does, so a zone that the expression itself names stands.
+    zone = None if rules["zone"] == "UTC" and _NAMES_A_ZONE.match(expr) else rules["zone"]
     schedule = parse(
         expr,
-        rules["zone"],
+        zone,
         dst_gap=rules["gap"] or "run-after",
         dst_fold=rules["fold"] or "first",
         dialect=rules["dialect"] or "duly",
