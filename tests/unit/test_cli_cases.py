@@ -20,7 +20,7 @@ DIALECTS = ("duly", "vixie", "quartz", "eventbridge")
 
 @pytest.mark.parametrize("case", CASES, ids=[case["id"] for case in CASES])
 def test_next_answers_as_the_case_says(case: dict[str, Any]) -> None:
-    """``duly next EXPR --zone TZ --from START -n K --json``, with ``--dialect`` where the case names one of its words."""
+    """``duly next EXPR --zone TZ --from START -n K --json``, with ``--dialect`` where the case names one."""
     wanted = case.get("expect") or []
     words = ["next", case["expr"], "--zone", case["tz"], "--from", case["start"]]
     words += ["-n", str(max(len(wanted), 1)), "--json"]
