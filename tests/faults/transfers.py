@@ -12,7 +12,7 @@ FAR = every(seconds=86400 * 3650)
 
 
 @app.job(FAR, catchup="none", overlap="allow", name="waiting", max_lost=1000)
-async def waiting(run: Run, number: int) -> None:
+async def waiting(run: Run, number: int = 0) -> None:
     """Two rows that belong together, by an ``async def`` task."""
     async with run.transaction() as connection:
         await connection.execute("insert into effects values (%s, 'debit', %s)", (number, run.attempt))
@@ -22,7 +22,7 @@ async def waiting(run: Run, number: int) -> None:
 
 
 @app.job(FAR, catchup="none", overlap="allow", name="blocking", max_lost=1000)
-def blocking(run: Run, number: int) -> None:
+def blocking(run: Run, number: int = 0) -> None:
     """The same by a plain function."""
     with run.transaction() as connection:
         connection.execute("insert into effects values (%s, 'debit', %s)", (number, run.attempt))
