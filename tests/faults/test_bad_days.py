@@ -272,9 +272,15 @@ def test_an_unknown_zone_is_refused_and_nothing_of_the_file_is_registered(url: s
         """update duly.schedules set definition = '{"kind": "cron", "expr": "61 * * * *", "zone": "UTC"}'
             where id = (select schedule_id from duly.cursors join duly.jobs on jobs.id = job_id
                          where name = 'stuck')""",
-        "update duly.cursors set wake_at = '9999-12-31 23:59:59+00' from duly.jobs"
-        " where jobs.id = job_id and name = 'stuck'",
-        "update duly.cursors set wake_at = null from duly.jobs where jobs.id = job_id and name = 'stuck'",
+        pytest.param(
+            "update duly.cursors set wake_at = '9999-12-31 23:59:59+00' from duly.jobs"
+            " where jobs.id = job_id and name = 'stuck'",
+            marks=pytest.mark.long,
+        ),
+        pytest.param(
+            "update duly.cursors set wake_at = null from duly.jobs where jobs.id = job_id and name = 'stuck'",
+            marks=pytest.mark.long,
+        ),
         "update duly.cursors set revision = 77 from duly.jobs where jobs.id = job_id and name = 'stuck'",
     ],
     ids=["schedule", "year-9999", "never", "revision"],
