@@ -3,6 +3,7 @@
 PYTHON  ?= python3
 VENV    := .venv
 BIN     := $(VENV)/bin
+JOBS    ?= 3
 STAMP   := $(VENV)/.ready
 APPS    := --app examples/jobs.py --app examples/crontab
 PIP     := $(BIN)/python -m pip --disable-pip-version-check --no-input -qq
@@ -19,7 +20,7 @@ up: setup ## embedded PostgreSQL, scheduler, worker and the example jobs; Ctrl-C
 	@$(BIN)/duly up $(APPS)
 
 test: check ## everything except the long tests, on a PostgreSQL that the tests start themselves
-	@$(BIN)/python -m pytest -m "not long"
+	@$(BIN)/python -m pytest -m "not long" --numprocesses=$(JOBS) --dist=loadfile
 
 test-long: setup ## only the long tests: faults, chaos, a year of downtime
 	@$(BIN)/python -m pytest -m long
