@@ -151,7 +151,7 @@ def freeze(stage: Stage, point: str) -> None:
     stage.settled()
     frozen.signal(signal.SIGCONT)
     if point in FENCED:
-        wait_until(lambda: frozen.events("fenced"), seconds=20)
+        wait_until(lambda: frozen.events("fenced"), seconds=60)
     stage.settled()
 
 
@@ -159,7 +159,7 @@ def beat_late(stage: Stage) -> None:
     """Only the heartbeat is delayed for longer than the lease: the process goes on under a new identity."""
     late = stage.up(f"{LATE}:delay=4")
     stage.up().ready()
-    wait_until(lambda: len({event["process"] for event in late.events()}) > 1, seconds=20)
+    wait_until(lambda: len({event["process"] for event in late.events()}) > 1, seconds=60)
     stage.settled()
 
 

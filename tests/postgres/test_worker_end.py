@@ -354,10 +354,10 @@ async def test_connections_that_are_cut_again_and_again_lose_no_run_and_record_n
 
     await shop.job("task", task, max_attempts=1, on_lost="fail")
     await shop.ready("task", 1500)
-    cuts = 0
+    cuts, total = 0, 1500
 
     async def cut() -> bool:
-        nonlocal cuts
+        nonlocal cuts, total
         async with await connect(url, name="the one who cuts") as connection:
             rows = await connection.execute(
                 "select pg_terminate_backend(pid) as cut from pg_stat_activity"
@@ -365,7 +365,12 @@ async def test_connections_that_are_cut_again_and_again_lose_no_run_and_record_n
             )
             cuts += len([row for row in await rows.fetchall() if row["cut"]])
         states = Counter(run["state"] for run in await shop.runs("task"))
-        return states["succeeded"] + states["failed"] == 1500
+        ended = states["succeeded"] + states["failed"] == total
+        if ended and cuts <= 5:  # a slow moment of the machine: there must be work while connections are cut
+            await shop.ready("task", 500)
+            total += 500
+            return False
+        return ended
 
     doomed = Database(url, clock=shop.database.clock, pool_size=4, name="doomed")
     async with doomed as database:
@@ -375,6 +380,6 @@ async def test_connections_that_are_cut_again_and_again_lose_no_run_and_record_n
             await wait_until_async(cut, seconds=60, pause=0.3)
     runs = await shop.runs("task")
     assert {(run["state"], run["attempt"]) for run in runs} == {("succeeded", 1)}
-    assert len(ran) == sum(ran.values()) == 1500
-    assert [len(shop.heard(word)) for word in ("succeeded", "fenced", "lost")] == [1500, 0, 0]
+    assert len(ran) == sum(ran.values()) == total
+    assert [len(shop.heard(word)) for word in ("succeeded", "fenced", "lost")] == [total, 0, 0]
     assert cuts > 5

@@ -163,7 +163,9 @@ def test_counts_of_parts_add_up_and_the_end_belongs_to_the_window(
     question: tuple[Schedule, datetime], one: float, two: float
 ) -> None:
     schedule, a = question
-    b = a + 100 * WINDOW
+    b = (
+        a + (100 if schedule._resolution() % 1_000_000 == 0 else 10) * WINDOW
+    )  # fractions are counted less far
     middle = a + (b - a) * one * two * two
     assert schedule.count(a, b) == schedule.count(a, middle) + schedule.count(middle, b)
     at = next(schedule.between(middle, b), None)

@@ -235,15 +235,21 @@ def test_a_reader_who_leaves_is_no_error() -> None:
         assert (process.wait(30), said) == (0, "")
 
 
+def heed_interrupts() -> None:
+    """A process that was started in the background of a script inherits INT as ignored; a person's shell has it."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def test_an_interrupted_verb_ends_with_130(tmp_path: Path) -> None:
     """The module of the app waits for the interrupt, so the verb is surely under way."""
     app = tmp_path / "jobs.py"
     app.write_text("import signal\nprint('here', flush=True)\nsignal.pause()\n")
     words = [*DULY, "jobs", "apply", "--app", str(app)]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(words, preexec_fn=heed_interrupts, **pipes) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "here\n"
-        process.send_signal(2)
+        process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=30)
         assert (process.returncode, said) == (130, "")
 
