@@ -166,11 +166,12 @@ def change(of: Transition, wall: WallTimes, by: Rules, zone: str) -> Iterator[No
     skipped = after > before
     moved = f"clocks in {zone} go from {_wall_clock(at + before)} to {_wall_clock(at + after)}"
     result = _gap(of, local, by) if skipped else _fold(of, local, by)
-    exist = "not at all" if skipped else "twice"
+    one = many == 1
+    exist = f"{'does' if one else 'do'} not exist" if skipped else f"exist{'s' if one else ''} twice"
     yield Note(
         at=instant(at * SECOND),
         rule="gap" if skipped else "fold",
-        words=f"{moved}: {times} exist{'s' if many == 1 else ''} {exist}; {result}",
+        words=f"{moved}: {times} {exist}; {result}",
     )
 
 

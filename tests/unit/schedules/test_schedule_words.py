@@ -103,7 +103,7 @@ def test_both_changes_of_a_year_are_told_to_a_job_that_meets_them() -> None:
     gap, fold = cron("30 2 * * *", "Europe/Berlin").notes(*YEAR)
     assert (gap.rule, gap.at) == ("gap", datetime(2027, 3, 28, 1, tzinfo=UTC))
     assert gap.words == (
-        "clocks in Europe/Berlin go from 2027-03-28 02:00 to 2027-03-28 03:00: 2027-03-28 02:30 exists not at all; "
+        "clocks in Europe/Berlin go from 2027-03-28 02:00 to 2027-03-28 03:00: 2027-03-28 02:30 does not exist; "
         "it runs once, at 2027-03-28 03:00, 2027-03-28T01:00:00Z (dst_gap run-after)"
     )
     assert (fold.rule, fold.at) == ("fold", datetime(2027, 10, 31, 1, tzinfo=UTC))
