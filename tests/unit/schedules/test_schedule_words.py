@@ -118,7 +118,7 @@ def test_a_job_that_meets_no_change_is_told_nothing() -> None:
 
 def test_a_job_on_real_time_is_told_so() -> None:
     gap, fold = cron("*/15 2 * * *", "Europe/Berlin").notes(*YEAR)
-    assert "2027-03-28 02:00 and 3 more exist not at all; the job follows real time" in gap.words
+    assert "2027-03-28 02:00 and 3 more do not exist; the job follows real time" in gap.words
     assert "runs both times" in fold.words
 
 
