@@ -28,7 +28,7 @@ from tests.conftest import TestServer, wait_until
 from tests.faults.processes import DULY, Loop
 
 APP = str(Path(__file__).with_name("cuts.py"))
-AT_ONCE = 10
+AT_ONCE = 6
 QUICK = {"DULY_WORKER_LEASE": "2", "DULY_HEARTBEAT": "0.5", "DULY_SHUTDOWN_GRACE": "10"}
 TO_AN_EMPTY_DATABASE = ("migrate.step", "partition.made")
 FENCED = ("claim.committed", "task.began", "effects.before", "finish.before", "decide.committed")
