@@ -299,13 +299,16 @@ def test_a_step_counts_from_the_start_of_its_range() -> None:
     assert [f"{instant:%a}" for instant in found] == ["Wed", "Fri", "Sun", "Mon"]
 
 
-@pytest.mark.parametrize("start", ["2027-10-22T08:00:00Z", "2027-03-20T08:00:00Z"])
-def test_a_schedule_is_accepted_in_the_days_before_a_change(start: str) -> None:
+@pytest.mark.parametrize(
+    ("start", "said"),
+    [("2027-10-22T08:00:00Z", "exists twice"), ("2027-03-20T08:00:00Z", "does not exist")],
+)
+def test_a_schedule_is_accepted_in_the_days_before_a_change(start: str, said: str) -> None:
     """healthchecks #196: validation met an ambiguous time and refused the expression for some days."""
     schedule = parse("0 2 * * *", "Europe/Copenhagen")
     assert len(some(schedule, start, 10)) == 10
     (note,) = schedule.notes(at(start), at(start) + timedelta(days=10))
-    assert "exists" in note.words
+    assert said in note.words
 
 
 def test_ten_thousand_firings_have_no_drift() -> None:
