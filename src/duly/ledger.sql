@@ -349,7 +349,7 @@ with woken as materialized (
       from duly.runs
      where runs.state = 'asleep'
        and runs.available_at <= duly.now(%(at)s::timestamptz, %(shift)s::double precision)
-       and runs.waits_for = 'retry'
+       and runs.waits_for <> 'place'
      order by runs.available_at
      limit %(limit)s::integer
        for no key update skip locked
@@ -362,7 +362,7 @@ update duly.runs
    and runs.scheduled_at = woken.scheduled_at
    and runs.trigger_id = woken.trigger_id
    and runs.state = 'asleep'
-   and runs.waits_for = 'retry'
+   and runs.waits_for <> 'place'
 returning runs.job_id
 
 -- name: sweep

@@ -67,7 +67,7 @@ select held.job_id, jobs.name, coalesce(triggers.args, revisions.args) as args, 
 select min(runs.available_at) as at
   from duly.runs
  where runs.state = 'asleep'
-   and runs.waits_for = 'retry'
+   and runs.waits_for <> 'place'
 
 -- name: lost
 -- Running attempts whose worker is gone, or whose time ran out long ago, apart from those that are just being ended.
