@@ -11,6 +11,10 @@ import os
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import asyncio
 
 
 class Clock:
@@ -85,6 +89,18 @@ class VirtualClock(Clock):
         import asyncio
 
         await asyncio.sleep(0)
+
+
+async def first_of(*events: asyncio.Event, seconds: float) -> None:
+    """Wait until one of the events is set, at most so many seconds."""
+    import asyncio
+
+    waiting = [asyncio.ensure_future(event.wait()) for event in events]
+    try:
+        await asyncio.wait(waiting, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in waiting:
+            task.cancel()
 
 
 def utc(instant: datetime) -> datetime:

@@ -37,6 +37,12 @@ POINTS: Mapping[str, str] = {
     "reap.picked": "lost attempts are found, nothing of it is written",
     "beat.before": "the lease is about to be renewed",
     "beat.after": "the lease is renewed",
+    "leader.believed": "a process believes that it leads, its grant is not asked for",
+    "leader.guarded": "its grant is locked for share, no cursor is",
+    "grant.taken": "a lease is taken, the process does not know it",
+    "grant.renewing": "the right to lead is about to be renewed",
+    "grant.renewed": "the right to lead is renewed, the process does not know it",
+    "grant.returning": "the process stops and has not given its leases back",
     "partition.made": "a month's partitions are made, COMMIT is not sent",
     "migrate.step": "a migration is applied, COMMIT is not sent",
 }

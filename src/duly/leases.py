@@ -7,6 +7,7 @@ one held is lost. The database's clock judges; the process's own monotonic clock
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import socket
 import threading
@@ -22,7 +23,7 @@ import psycopg
 from psycopg.rows import DictRow, dict_row
 
 from duly import crash
-from duly.clock import Clock
+from duly.clock import Clock, first_of
 from duly.errors import DatabaseError
 from duly.postgres import (
     Connection,
@@ -38,7 +39,12 @@ from duly.records import VERSION
 from duly.settings import Settings
 
 SILENT_BEATS = 2  # so many heartbeats without any process are an outage
+VACANT = "duly_vacant"
+"""The channel on which a process says that it has given leases back; whoever does not hear it looks a little later."""
+
 PATIENCE = 10.0  # seconds; the server bounds each statement to half of it
+
+log = logging.getLogger("duly.leases")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -245,16 +251,19 @@ class Leadership:
             del self._held[term.lease_id]
             self._on_change("follower", {"lease": term.lease, "epoch": term.epoch, "reason": why})
 
-    async def run(self, stop: asyncio.Event) -> None:
-        """Take part until ``stop``, then step down at once."""
-        pause = min(1.0, self._settings.lease_renew)
+    async def run(self, stop: asyncio.Event, vacant: asyncio.Event | None = None) -> None:
+        """Take part until ``stop``, then step down at once; ``vacant`` says that it is worth looking now."""
+        pause, vacant = min(1.0, self._settings.lease_renew), vacant or asyncio.Event()
         while not stop.is_set():
+            vacant.clear()
             try:
                 await self.turn()
             except (psycopg.Error, DatabaseError):
                 self._doubt()
-            with suppress(TimeoutError):
-                await asyncio.wait_for(stop.wait(), pause)
+            except Exception:  # without this loop the process would never again lead, and nobody would know
+                log.exception("a renewal failed; this process leads nothing until a later one succeeds")
+                self._doubt()
+            await first_of(stop, vacant, seconds=pause)
         await self.step_down()
 
     def _doubt(self) -> None:
@@ -282,6 +291,7 @@ class Leadership:
         sent = self._database.clock.monotonic()
         if sent - held.renewed_at < self._settings.lease_renew and not self._database.clock.virtual:
             return
+        crash.point("grant.renewing")
         row = await self._database.row(
             connection,
             "leases",
@@ -293,6 +303,7 @@ class Leadership:
         if row is None:
             self.drop(held, "the lease lapsed")
         else:
+            crash.point("grant.renewed")
             self._held[held.lease_id] = replace(held, renewed_at=sent)
 
     async def _acquire(self, connection: Connection, lease: Row) -> None:
@@ -310,6 +321,7 @@ class Leadership:
         )
         if row is None:
             return
+        crash.point("grant.taken")
         self._held[lease["id"]] = Term(
             lease_id=lease["id"],
             lease=lease["name"],
@@ -329,9 +341,12 @@ class Leadership:
             )
 
     async def step_down(self) -> None:
-        """Give back every lease, so that another process leads at once."""
+        """Give back every lease, say so, and let another process lead at once."""
         held, self._held = list(self._held.values()), {}
-        with suppress(psycopg.Error, DatabaseError):
+        if not held:
+            return
+        crash.point("grant.returning")
+        with suppress(psycopg.Error, DatabaseError):  # without an answer they lapse by themselves
             async with self._database.connection() as connection:
                 for term in held:
                     await self._database.rows(
@@ -342,6 +357,9 @@ class Leadership:
                         epoch=term.epoch,
                         term=term.term,
                     )
+        for term in held:
+            self._on_change("follower", {"lease": term.lease, "epoch": term.epoch, "reason": "stepped down"})
+        await self._database.nudge(VACANT)
 
 
 async def guard(database: Database, connection: Connection, term: Term) -> bool:

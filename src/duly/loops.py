@@ -24,7 +24,7 @@ from duly.clock import Clock
 from duly.errors import DatabaseError
 from duly.executors.in_process import Task
 from duly.jobs import Job
-from duly.leases import Leadership, Presence
+from duly.leases import VACANT, Leadership, Presence
 from duly.ledger import Actor, Finished, Ledger
 from duly.mechanisms import Rows
 from duly.postgres import NOT_NOW, Database, connect, refusal, statements, without_password
@@ -118,6 +118,7 @@ class Process:
         self._stops = {"scheduler": Mailbox(), "worker": Mailbox()}
         self._nudges = {"scheduler": Mailbox(), "worker": Mailbox()}
         self._wanted = {"scheduler": Mailbox(), "worker": Mailbox()}
+        self._vacant = Mailbox()
         self._failure: BaseException | None = None
 
     # ------------------------------------------------------------------ the standpoint of the scheduler
@@ -267,7 +268,7 @@ class Process:
                 on_ready=lambda: self._nudge("worker"),
             )
             async with _beside(self._listen("scheduler"), self._keep_house(database), self._nudger("worker")):
-                elections = asyncio.ensure_future(leadership.run(stop))
+                elections = asyncio.ensure_future(leadership.run(stop, self._vacant.open()))
                 await scheduler.run(stop, nudge)
                 await elections
 
@@ -312,8 +313,8 @@ class Process:
                 async with connection:
                     await connection.execute(statements("postgres")[f"listen_{CHANNELS[role][5:]}"])
                     self._nudges[role].set()
-                    async for _ in connection.notifies():
-                        self._nudges[role].set()
+                    async for heard in connection.notifies():
+                        (self._vacant if heard.channel == VACANT else self._nudges[role]).set()
             await asyncio.sleep(uniform(0.5, 1.5))
 
     # ------------------------------------------------------------------ housekeeping

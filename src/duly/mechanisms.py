@@ -11,6 +11,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Protocol
 
+from duly import crash
 from duly.leases import Leadership, Term, guard
 from duly.ledger import Actor, Due, Ledger
 from duly.postgres import Connection
@@ -71,7 +72,9 @@ class Leader:
         self._term = term
 
     async def admitted(self, connection: Connection) -> bool:
+        crash.point("leader.believed")
         if await guard(self._ledger.database, connection, self._term):
+            crash.point("leader.guarded")
             return True
         self._leadership.drop(self._term, "overtaken or lapsed")
         return False

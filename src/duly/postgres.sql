@@ -85,8 +85,8 @@ select duly.partition(%(month)s::timestamptz) as made
 select pg_notify(%(channel)s::text, '')
 
 -- name: listen_due
--- The scheduler's nudge, on a connection of its own.
-listen duly_due
+-- The scheduler's nudges, on a connection of its own: something is due, or a lease was given back.
+listen duly_due; listen duly_vacant
 
 -- name: listen_ready
 -- The worker's nudge, on a connection of its own.

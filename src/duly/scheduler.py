@@ -17,6 +17,7 @@ import psycopg
 
 from duly import crash
 from duly.catalog import Catalog
+from duly.clock import first_of
 from duly.errors import DatabaseError
 from duly.leases import Leadership, Term
 from duly.ledger import BEGINNING, Actor, Claimed, Due, Hands, Ledger, Recorded, run_id
@@ -120,7 +121,7 @@ class Scheduler:
                     self._events.emit("database_back")
                 failures = 0
             if turn.wait > 0:
-                await _either(stop, nudge, turn.wait)
+                await first_of(stop, nudge, seconds=turn.wait)
 
     async def turn(self) -> Turn:
         """Decide what is due, punctual lane first; say how long nothing will be."""
@@ -335,13 +336,3 @@ def _decide_around(standing: Standing, budget: int) -> Plan:
             raise
         spoiled = replace(standing.rules[0], schedule=never(), poisoned=True)
         return decide(replace(standing, rules=[spoiled, *standing.rules[1:]]), budget=budget)
-
-
-async def _either(stop: asyncio.Event, nudge: asyncio.Event, seconds: float) -> None:
-    """Wait until stopped or nudged, at most ``seconds``."""
-    waiting = [asyncio.ensure_future(stop.wait()), asyncio.ensure_future(nudge.wait())]
-    try:
-        await asyncio.wait(waiting, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in waiting:
-            task.cancel()
