@@ -242,7 +242,7 @@ class Leadership:
 
     def terms(self) -> list[Term]:
         """The grants that this process may act on at this moment."""
-        since = self._database.clock.monotonic() - (self._settings.lease - self._settings.lease_renew)
+        since = self._database.clock.monotonic() - self._settings.lease_trust
         return [term for term in self._held.values() if term.renewed_at > since]
 
     def drop(self, term: Term, why: str) -> None:

@@ -44,19 +44,46 @@ class Settings:
                 f"heartbeat {self.heartbeat:g} s is too rare for worker_lease {self.worker_lease:g} s: "
                 "a healthy worker would be taken for lost; keep heartbeat at a third of the lease or less"
             )
-        if not self.lease_renew * 2 < self.lease:
+        for name in (
+            "poll",
+            "look_ahead",
+            "batch",
+            "max_skew",
+            "heartbeat",
+            "lease",
+            "lease_renew",
+            "pool_size",
+        ):
+            if not getattr(self, name) > 0:
+                raise DefinitionError(f"{name} must be greater than 0, not {getattr(self, name)!r}")
+        if not self.shutdown_grace >= 0:
+            raise DefinitionError(f"shutdown_grace must be 0 or more, not {self.shutdown_grace!r}")
+        self._check_lease()
+
+    @property
+    def lease_trust(self) -> float:
+        """For how many seconds after its last renewal was sent a leader proposes: one renewal less than the lease."""
+        return self.lease - self.lease_renew
+
+    def _check_lease(self) -> None:
+        """Renewals, trust and the bound of a decision fit into each other: ``lease_renew < trust < lease``."""
+        if not self.lease_renew < self.lease:
             raise DefinitionError(
-                f"lease_renew {self.lease_renew:g} s is too rare for lease {self.lease:g} s; "
+                f"lease_renew {self.lease_renew:g} s is not less than lease {self.lease:g} s: the lease would lapse "
+                "before it is renewed; renew more than twice within a lease"
+            )
+        if not self.lease_renew < self.lease_trust:
+            raise DefinitionError(
+                f"lease_renew {self.lease_renew:g} s is not less than the trust of {self.lease_trust:g} s (lease "
+                f"{self.lease:g} s less lease_renew): a leader would stop proposing between two renewals; "
                 "renew more than twice within a lease"
             )
-        if self.lease - self.lease_renew <= DECISION_BOUND:
+        if not DECISION_BOUND < self.lease_trust:
             raise DefinitionError(
-                f"lease {self.lease:g} s less lease_renew {self.lease_renew:g} s leaves no room for a decision, "
-                f"which may take {DECISION_BOUND:g} s; make the lease longer"
+                f"a decision may take {DECISION_BOUND:g} s, which is not less than the trust of {self.lease_trust:g} s "
+                f"(lease {self.lease:g} s less lease_renew {self.lease_renew:g} s): a stalled one would hold up "
+                f"whoever takes over; make lease longer than {DECISION_BOUND + self.lease_renew:g} s or renew more often"
             )
-        for name in ("poll", "look_ahead", "batch", "max_skew", "heartbeat", "pool_size"):
-            if getattr(self, name) <= 0:
-                raise DefinitionError(f"{name} must be greater than 0, not {getattr(self, name)!r}")
 
     @classmethod
     def load(
