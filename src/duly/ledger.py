@@ -8,7 +8,7 @@ the one exit of an attempt and names its fence ``(attempt, worker)``.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
@@ -20,7 +20,7 @@ from psycopg.types.json import Jsonb
 from duly import crash
 from duly.errors import Conflict
 from duly.jobs import Policy, load_schedule
-from duly.planner import Plan, PlannedRun, PlannedSpan, Rule, Standing, decide
+from duly.planner import Plan, Rule, Standing, decide
 from duly.postgres import Connection, Database, Row
 from duly.records import (
     VERSION,
@@ -36,6 +36,7 @@ from duly.records import (
     finished_of,
     idempotency_key,
     key_of,
+    plan_arrays,
     run_id,
 )
 from duly.schedules import Schedule, never, tzdata_version
@@ -249,9 +250,7 @@ class Ledger:
             connection,
             "ledger",
             "record",
-            **_cursor_arrays(plans),
-            **_run_arrays([(p, run) for p in plans for run in p.runs]),
-            **_span_arrays([(p, span) for p in plans for span in p.spans]),
+            **plan_arrays(plans),
             tiles=sum(len(p.runs) + len(p.spans) for p in plans),
             decided_at=max(p.standing.now for p in plans),
             **_actor(actor),
@@ -551,46 +550,3 @@ def _or_raise(value: Any) -> Any:
 
 def _actor(actor: Actor) -> dict[str, object]:
     return {name: getattr(actor, name) for name in actor.__slots__}
-
-
-def _cursor_arrays(plans: Iterable[Plan]) -> dict[str, list[Any]]:
-    plans = list(plans)
-    return {
-        "job_id": [p.standing.job_id for p in plans],
-        "revision": [p.standing.rules[0].revision for p in plans],
-        "newest_revision": [p.standing.rules[-1].revision for p in plans],
-        "from_at": [p.standing.cursor_at for p in plans],
-        "to_at": [p.cursor_at for p in plans],
-        "to_revision": [p.rule.revision for p in plans],
-        "schedule_id": [p.rule.schedule_id for p in plans],
-        "policy_id": [p.rule.policy_id for p in plans],
-        "due_at": [p.due_at for p in plans],
-        "wake_at": [p.wake_at for p in plans],
-        "live_at": [p.live_at for p in plans],
-        "busy_at": [p.busy_at for p in plans],
-    }
-
-
-def _run_arrays(runs: Sequence[tuple[Plan, PlannedRun]]) -> dict[str, list[Any]]:
-    return {
-        "run_job_id": [p.standing.job_id for p, _ in runs],
-        "run_at": [run.scheduled_at for _, run in runs],
-        "run_lo": [run.lo for _, run in runs],
-        "run_verdict": [run.verdict for _, run in runs],
-        "run_revision": [run.rule.revision for _, run in runs],
-        "run_policy_id": [run.rule.policy_id for _, run in runs],
-        "run_count": [run.count for _, run in runs],
-        "run_first": [run.first for _, run in runs],
-    }
-
-
-def _span_arrays(spans: Sequence[tuple[Plan, PlannedSpan]]) -> dict[str, list[Any]]:
-    return {
-        "span_job_id": [p.standing.job_id for p, _ in spans],
-        "span_lo": [span.lo for _, span in spans],
-        "span_hi": [span.hi for _, span in spans],
-        "span_count": [span.count for _, span in spans],
-        "span_cause": [span.cause for _, span in spans],
-        "span_into": [span.into_at for _, span in spans],
-        "span_revision": [span.rule.revision for _, span in spans],
-    }

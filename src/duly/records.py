@@ -17,7 +17,7 @@ from uuid import UUID
 from psycopg.types.json import Jsonb
 
 from duly.jobs import Policy
-from duly.planner import Plan
+from duly.planner import Plan, PlannedRun, PlannedSpan
 from duly.postgres import Row
 from duly.schedules import Schedule
 
@@ -218,6 +218,57 @@ def ended_arrays(ended: Sequence[Ended]) -> dict[str, list[Any]]:
         "error": [None if one.error is None else Jsonb(one.error) for one in ended],
         "delay": [None if one.delay is None else float(one.delay) for one in ended],
         "seen_at": [one.seen_at for one in ended],
+    }
+
+
+def plan_arrays(plans: Sequence[Plan]) -> dict[str, list[Any]]:
+    """The parameters of ``record`` for these plans: the moves of the cursors, the runs and the spans."""
+    return {
+        **_cursor_arrays(plans),
+        **_run_arrays([(p, run) for p in plans for run in p.runs]),
+        **_span_arrays([(p, span) for p in plans for span in p.spans]),
+    }
+
+
+def _cursor_arrays(plans: Sequence[Plan]) -> dict[str, list[Any]]:
+    return {
+        "job_id": [p.standing.job_id for p in plans],
+        "revision": [p.standing.rules[0].revision for p in plans],
+        "newest_revision": [p.standing.rules[-1].revision for p in plans],
+        "from_at": [p.standing.cursor_at for p in plans],
+        "to_at": [p.cursor_at for p in plans],
+        "to_revision": [p.rule.revision for p in plans],
+        "schedule_id": [p.rule.schedule_id for p in plans],
+        "policy_id": [p.rule.policy_id for p in plans],
+        "due_at": [p.due_at for p in plans],
+        "wake_at": [p.wake_at for p in plans],
+        "live_at": [p.live_at for p in plans],
+        "busy_at": [p.busy_at for p in plans],
+    }
+
+
+def _run_arrays(runs: Sequence[tuple[Plan, PlannedRun]]) -> dict[str, list[Any]]:
+    return {
+        "run_job_id": [p.standing.job_id for p, _ in runs],
+        "run_at": [run.scheduled_at for _, run in runs],
+        "run_lo": [run.lo for _, run in runs],
+        "run_verdict": [run.verdict for _, run in runs],
+        "run_revision": [run.rule.revision for _, run in runs],
+        "run_policy_id": [run.rule.policy_id for _, run in runs],
+        "run_count": [run.count for _, run in runs],
+        "run_first": [run.first for _, run in runs],
+    }
+
+
+def _span_arrays(spans: Sequence[tuple[Plan, PlannedSpan]]) -> dict[str, list[Any]]:
+    return {
+        "span_job_id": [p.standing.job_id for p, _ in spans],
+        "span_lo": [span.lo for _, span in spans],
+        "span_hi": [span.hi for _, span in spans],
+        "span_count": [span.count for _, span in spans],
+        "span_cause": [span.cause for _, span in spans],
+        "span_into": [span.into_at for _, span in spans],
+        "span_revision": [span.rule.revision for _, span in spans],
     }
 
 
