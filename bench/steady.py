@@ -5,19 +5,16 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import signal
-import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 import psycopg
 
 from bench.measure import Document, Server, percentile, progress, server, statements
+from bench.processes import registered, served
 
 APP = Path(__file__).parent / "steady_jobs.py"
 WARM = 2.0
@@ -39,10 +36,8 @@ def measure(given: argparse.Namespace) -> Document:
         for number in range(given.rounds):
             lags = {
                 "reference": _reference(own, given.n, seconds),
-                "up": _served(own, given.n, seconds, Path(folder) / "up.json", [["up"]]),
-                "apart": _served(
-                    own, given.n, seconds, Path(folder) / "apart.json", [["scheduler"], ["worker"]]
-                ),
+                "up": _served(own, given.n, seconds, Path(folder) / "up.json", ["up"]),
+                "apart": _served(own, given.n, seconds, Path(folder) / "apart.json", ["scheduler", "worker"]),
             }
             _note(document, lags, given.n * seconds)
             progress(
@@ -86,43 +81,16 @@ def _reference(own: Server, n: int, seconds: float) -> list[float]:
     return lags
 
 
-def _served(own: Server, n: int, seconds: float, out: Path, roles: Sequence[Sequence[str]]) -> list[float]:
+def _served(own: Server, n: int, seconds: float, out: Path, roles: Sequence[str]) -> list[float]:
     """The lags of all runs whose instant lies in a window of so many seconds, after a warm-up."""
     url = own.create("served")
     environment = {**os.environ, "BENCH_N": str(n)}
-    if roles[0] != ["up"]:
-        for verb in (["migrate"], ["jobs", "apply", "--app", str(APP)]):
-            subprocess.run(_duly(*verb, "--database", url), env=environment, check=True, capture_output=True)
-    with _processes(url, roles, environment | {"BENCH_OUT": str(out)}):
+    if roles[0] != "up":
+        registered(url, APP, environment)
+    # Only the worker's process writes its lags down, when it has ended.
+    with served(url, roles, APP, environment | {"BENCH_OUT": str(out)}):
         since = time.time() + WARM
         time.sleep(WARM + seconds)
         until = since + seconds
         time.sleep(0.3)
     return [lag for at, lag in json.loads(out.read_text(encoding="utf-8")) if since <= at < until]
-
-
-@contextmanager
-def _processes(url: str, roles: Sequence[Sequence[str]], environment: dict[str, str]) -> Iterator[None]:
-    """Loops that are ready, drained at the end. Only the worker's process writes its lags down."""
-    running: list[subprocess.Popen[str]] = []
-    try:
-        for role in roles:
-            app = [] if role == ["scheduler"] else ["--app", str(APP)]
-            command = _duly(*role, *app, "--database", url, "--events", "ready", "--json")
-            process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
-            running.append(process)
-            assert process.stdout is not None
-            if '"ready"' not in process.stdout.readline():
-                raise RuntimeError(f"{' '.join(command)} ended before it was ready")
-        yield
-    finally:
-        for process in running:
-            process.send_signal(signal.SIGTERM)
-        for process in running:
-            process.wait(timeout=60)
-            assert process.stdout is not None
-            process.stdout.close()
-
-
-def _duly(*words: str) -> list[str]:
-    return [sys.executable, "-c", "import sys; from duly.cli import main; sys.exit(main())", *words]

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+QUICK = ("--mechanisms", "database,leader", "--lease", "6", "--lease-renew", "0.5")
 BURST = {
     "registered_per_s",
     "reference_decided_per_s",
@@ -33,6 +34,11 @@ IDLE = {
 CATCHUP = {
     f"{mode}_{what}_ms" for mode in ("reference", "backlog", "pinned") for what in ("p50", "p99", "max")
 } | {f"{mode}_{what}" for mode in ("backlog", "pinned") for what in ("caught_up_per_s", "memory_growth_mb")}
+KILLED = {
+    f"{mode}_{what}_ms"
+    for mode in ("reference", "database", "leader")
+    for what in ("calm_gap", "gap", "calm_late", "late", "takeover")
+} | {"database_bound_ms", "leader_bound_ms"}
 TABLES = {
     "by_job_insert_per_s",
     "by_time_insert_per_s",
@@ -68,12 +74,17 @@ def document_of(*words: str) -> dict[str, Any]:
             {"p50", "p99", "pinned_p50", "pinned_p99"},
         ),
         (
+            ("failover", "--n", "10", "--rounds", "1", "--seconds", "0.5", *QUICK),
+            KILLED,
+            {"database_gap", "database_takeover", "leader_gap", "leader_takeover"},
+        ),
+        (
             ("tables", "--n", "1000", "--rounds", "1"),
             TABLES,
             {"by_time_insert_per_s", "monthly_insert_per_s"},
         ),
     ],
-    ids=["burst", "burst-schedules", "steady", "idle", "catchup", "tables"],
+    ids=["burst", "burst-schedules", "steady", "idle", "catchup", "failover", "tables"],
 )
 def test_a_measurement_prints_its_document(
     words: tuple[str, ...], figures: set[str], ratios: set[str]
