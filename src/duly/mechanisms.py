@@ -22,12 +22,12 @@ class Mechanism(Protocol):
 
     name: str
 
-    async def admitted(self, connection: Connection) -> bool:
-        """May this process decide in this transaction? The answer holds until the transaction ends."""
-        ...
-
     async def due(self, connection: Connection, *, after: datetime, until: datetime, limit: int) -> list[Due]:
         """The locked cursors that this process may decide now, in the lane ``(after, until]``."""
+        ...
+
+    async def due_job(self, connection: Connection, job_id: int) -> Due | None:
+        """The same for one job, waiting for whoever holds it; None when this process may not decide it now."""
         ...
 
     def signed(self, actor: Actor) -> Actor:
@@ -47,11 +47,11 @@ class Rows:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
 
-    async def admitted(self, connection: Connection) -> bool:
-        return True
-
     async def due(self, connection: Connection, *, after: datetime, until: datetime, limit: int) -> list[Due]:
         return await self._ledger.due(connection, after=after, until=until, limit=limit)
+
+    async def due_job(self, connection: Connection, job_id: int) -> Due | None:
+        return await self._ledger.due_job(connection, job_id)
 
     def signed(self, actor: Actor) -> Actor:
         return actor
@@ -72,6 +72,7 @@ class Leader:
         self._term = term
 
     async def admitted(self, connection: Connection) -> bool:
+        """Does this process lead? The answer holds until the transaction ends."""
         crash.point("leader.believed")
         if await guard(self._ledger.database, connection, self._term):
             crash.point("leader.guarded")
@@ -85,6 +86,9 @@ class Leader:
         return await self._ledger.due(
             connection, after=after, until=until, limit=limit, lease_id=self._term.lease_id
         )
+
+    async def due_job(self, connection: Connection, job_id: int) -> Due | None:
+        return await self._ledger.due_job(connection, job_id) if await self.admitted(connection) else None
 
     def signed(self, actor: Actor) -> Actor:
         term = self._term

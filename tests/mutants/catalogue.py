@@ -266,13 +266,13 @@ MUTANTS: Sequence[Mutant] = (
         "scheduler.py",
         f"{MISTAKES}::test_more_jobs_behind_than_a_batch_holds_delay_no_punctual_one",
         (
-            "self._decide(mechanism, after=behind, until=FOREVER,",
-            "self._decide(mechanism, after=BEGINNING, until=FOREVER,",
+            "decide(mechanism, after=behind, until=FOREVER,",
+            "decide(mechanism, after=BEGINNING, until=FOREVER,",
         ),
     ),
     _m(
         "a process with a wrong clock decides",
-        "scheduler.py",
+        "decisions.py",
         f"{PROMISES}/test_time.py::test_a_process_whose_clock_is_wrong_does_not_decide_and_says_so",
         ("        holding = abs(offset) > self._settings.max_skew\n", "        holding = False\n"),
     ),

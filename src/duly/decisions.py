@@ -1,0 +1,264 @@
+"""One deciding transaction, whoever proposes: lock, plan, record; after the commit tell it and hand over.
+
+The scheduler decides by it for the mechanisms ``database`` and ``leader``, each worker for ``durable``.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Protocol
+
+import psycopg
+
+from duly import crash
+from duly.catalog import Catalog
+from duly.ledger import Actor, Claimed, Due, Hands, Ledger, Recorded, run_id
+from duly.mechanisms import Mechanism
+from duly.planner import Plan, Standing, decide
+from duly.postgres import Connection, Database
+from duly.schedules import never
+from duly.settings import Settings
+from duly.telemetry import Events
+
+log = logging.getLogger("duly.decisions")
+
+
+class LocalWorker(Protocol):
+    """A worker in the same process, which may be handed runs in the deciding transaction."""
+
+    def offer(self) -> Hands | None: ...
+
+    def take(self, hands: Hands, claimed: Sequence[Claimed]) -> None: ...
+
+
+class Standpoint(Protocol):
+    """Who this process is at the moment."""
+
+    @property
+    def actor(self) -> Actor: ...
+
+
+@dataclass(kw_only=True, slots=True)
+class Outcome:
+    """What one deciding transaction leaves to be told and handed over after its commit."""
+
+    recorded: Recorded = field(default_factory=lambda: Recorded(decision=None, plans=(), handed=()))
+    hands: Hands | None = None
+    parked: list[tuple[str, str]] = field(default_factory=list)
+    names: dict[int, str] = field(default_factory=dict)
+
+    def undo(self, worker: LocalWorker | None) -> None:
+        """Give reserved room back: nothing is known to have been handed over."""
+        if worker and self.hands:
+            worker.take(self.hands, ())
+
+
+class Decider:
+    """Gives what is due its verdict, as far as a mechanism lets this process propose.
+
+    ``worker`` is one in this process that runs are handed to;
+    ``on_ready`` is called after a decision that left runs for others to claim.
+    """
+
+    def __init__(
+        self,
+        *,
+        ledger: Ledger,
+        catalog: Catalog,
+        standpoint: Standpoint,
+        events: Events,
+        settings: Settings,
+        worker: LocalWorker | None = None,
+        on_ready: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._database: Database = ledger.database
+        self._ledger = ledger
+        self._catalog = catalog
+        self._standpoint = standpoint
+        self._events = events
+        self._settings = settings
+        self._worker = worker
+        self._on_ready = on_ready
+        self._holding = False
+
+    def holds(self, offset: float) -> bool:
+        """Is this process's clock too far from the database's? Then it does not decide, and says so.
+
+        ``offset`` is in seconds. Two clocks that disagree do not tell which of them jumped, so it waits for a
+        person or for agreement.
+        """
+        holding = abs(offset) > self._settings.max_skew
+        if holding != self._holding:
+            self._holding = holding
+            self._events.emit("clock", offset=offset, holding=holding)
+        return holding
+
+    async def decide(self, mechanism: Mechanism, *, after: datetime, until: datetime, limit: int) -> int:
+        """Decide what is due for ``mechanism`` in the lane ``(after, until]``; returns how many jobs it looked at."""
+        outcome = Outcome()
+        try:
+            async with self._database.transaction() as connection:
+                due = await mechanism.due(connection, after=after, until=until, limit=limit)
+                await self._settle(connection, due, outcome, mechanism)
+        except psycopg.errors.UniqueViolation:
+            # A verdict exists beyond a cursor: tampered or restored history. One at a time finds whose.
+            outcome.undo(self._worker)
+            return await self._decide_apart([one.job_id for one in due], mechanism)
+        except BaseException:
+            outcome.undo(self._worker)
+            raise
+        self._tell(outcome)
+        return len(due)
+
+    async def _settle(
+        self, connection: Connection, due: Sequence[Due], outcome: Outcome, mechanism: Mechanism
+    ) -> None:
+        """Plan and write; ``outcome`` collects what is told and handed over once it is committed."""
+        if not due:
+            return
+        crash.point("decide.claimed")
+        standings, broken = await self._ledger.standings(connection, due)
+        plans, unplannable = _plan(standings, self._settings.batch)
+        crash.point("decide.planned")
+        outcome.hands = self._worker.offer() if self._worker else None
+        actor = mechanism.signed(self._standpoint.actor)
+        outcome.recorded = await self._ledger.record(connection, plans, actor, outcome.hands)
+        for job_id, error in [*broken, *unplannable]:
+            await self._park(connection, job_id, "poisoned", error, outcome)
+        won = {plan.standing.job_id for plan in outcome.recorded.plans}
+        for job_id in {plan.standing.job_id for plan in plans} - won:
+            # Under the cursor's lock nobody can have won it: its revisions are not those that the cursor names.
+            error = RuntimeError("its cursor names a revision that is not there")
+            await self._park(connection, job_id, "held", error, outcome)
+        for plan in outcome.recorded.plans:
+            if plan.ended:
+                reason = "its schedule has no instant left"
+                await self._catalog.park(connection, plan.standing.job_id, "ended", reason)
+        remarkable = [p.standing.job_id for p in outcome.recorded.plans if _remarkable(p)]
+        if remarkable and self._events.wants("settled"):
+            outcome.names = await self._catalog.names(connection, remarkable)
+        crash.point("decide.recorded")
+
+    async def _decide_apart(self, job_ids: Sequence[int], mechanism: Mechanism) -> int:
+        """Decide job by job; the one whose history contradicts its cursor is held for a person."""
+        for job_id in job_ids:
+            outcome = Outcome()
+            try:
+                async with self._database.transaction() as connection:
+                    due = await mechanism.due_job(connection, job_id)
+                    await self._settle(connection, [due] if due else [], outcome, mechanism)
+            except psycopg.errors.UniqueViolation as error:
+                outcome.undo(self._worker)
+                outcome = Outcome()
+                reason = RuntimeError(f"a verdict exists beyond the cursor: {error.diag.message_detail}")
+                async with self._database.transaction() as connection:
+                    await self._park(connection, job_id, "held", reason, outcome)
+            except BaseException:
+                outcome.undo(self._worker)
+                raise
+            self._tell(outcome)
+        return len(job_ids)
+
+    async def _park(
+        self, connection: Connection, job_id: int, state: str, error: Exception, outcome: Outcome
+    ) -> None:
+        reason = f"{type(error).__name__}: {error}"
+        await self._ledger.hold(connection, job_id)
+        name = await self._catalog.park(connection, job_id, state, reason)
+        if name:
+            outcome.parked.append((name, reason))
+
+    def _tell(self, outcome: Outcome) -> None:
+        """After the commit: say what was decided, hand over and nudge."""
+        recorded = outcome.recorded
+        if recorded.decision is not None:
+            crash.point("decide.committed")
+            self._events.emit(
+                "decided",
+                decision=recorded.decision,
+                runs=recorded.runs,
+                spans=recorded.spans,
+                lag=_lag(recorded),
+            )
+        if self._worker and outcome.hands:
+            self._worker.take(outcome.hands, recorded.handed)
+        if recorded.runs > len(recorded.handed):
+            self._on_ready()
+        for job, reason in outcome.parked:
+            self._events.emit("parked", job=job, reason=reason)
+        for plan in recorded.plans:
+            name = outcome.names.get(plan.standing.job_id)
+            if name is not None:
+                self._tell_settled(name, plan)
+
+    def _tell_settled(self, job: str, plan: Plan) -> None:
+        for span in plan.spans:
+            if span.count:
+                self._events.emit(
+                    "settled",
+                    job=job,
+                    cause=span.cause,
+                    count=span.count,
+                    lo=span.lo,
+                    hi=span.hi,
+                    run=run_id(job, span.into_at) if span.into_at else None,
+                )
+        for run in plan.runs:
+            if run.verdict == "caught_up":
+                self._events.emit(
+                    "settled",
+                    job=job,
+                    cause="run",
+                    count=run.count,
+                    lo=run.lo,
+                    hi=run.scheduled_at,
+                    run=run_id(job, run.scheduled_at),
+                )
+
+
+def _remarkable(plan: Plan) -> bool:
+    """Did the job miss something, or catch something up?"""
+    return bool(plan.spans) or any(run.verdict == "caught_up" for run in plan.runs)
+
+
+def _lag(recorded: Recorded) -> float | None:
+    """How late the latest punctual run was decided, in seconds."""
+    return max(
+        (
+            (plan.standing.now - run.scheduled_at).total_seconds()
+            for plan in recorded.plans
+            for run in plan.runs
+            if run.verdict == "on_time"
+        ),
+        default=None,
+    )
+
+
+def _plan(standings: Sequence[Standing], budget: int) -> tuple[list[Plan], list[tuple[int, Exception]]]:
+    """A plan for each standing; a schedule that raises concerns its own job and no other."""
+    plans: list[Plan] = []
+    broken: list[tuple[int, Exception]] = []
+    for standing in standings:
+        try:
+            plan = _decide_around(standing, budget)
+        except Exception as error:
+            broken.append((standing.job_id, error))
+            log.warning("job %s cannot be planned", standing.job_id, exc_info=error)
+            continue
+        budget = max(budget - len(plan.runs), 1)
+        plans.append(plan)
+    return plans, broken
+
+
+def _decide_around(standing: Standing, budget: int) -> Plan:
+    """The plan; an earlier revision that cannot be evaluated closes its part as ``poisoned``."""
+    try:
+        return decide(standing, budget=budget)
+    except Exception:
+        if len(standing.rules) == 1:
+            raise
+        spoiled = replace(standing.rules[0], schedule=never(), poisoned=True)
+        return decide(replace(standing, rules=[spoiled, *standing.rules[1:]]), budget=budget)
