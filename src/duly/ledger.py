@@ -113,7 +113,9 @@ class Ledger:
         self, connection: Connection, due: Sequence[Due]
     ) -> tuple[list[Standing], list[tuple[int, Exception]]]:
         """What the planner needs of each locked cursor, and the jobs whose definition cannot be read."""
-        stepping = [one.row for one in due if one.row["revision"] < one.row["newest_revision"]]
+        stepping = [
+            one.row for one in due if one.row["revision"] < one.row["newest_revision"] or one.row["amended"]
+        ]
         rules = await self._rules(connection, stepping)
         await self._load(
             connection,
@@ -137,8 +139,9 @@ class Ledger:
         row = due.row
         if rules is None:
             return self._standing_of(row, [self._ruling(row)], live)
-        past = [self._past_rule(r) for r in rules[:-1]]
-        return self._standing_of(row, [*past, self._rule(rules[-1])], live)
+        chain = [*(self._past_rule(r) for r in rules[:-1]), self._rule(rules[-1])]
+        parts = [part for rule, r in zip(chain, rules, strict=True) for part in _parted(rule, r, row)]
+        return self._standing_of(row, parts, live)
 
     def _standing_of(self, row: Row, chain: Sequence[Rule], live: int = 0) -> Standing:
         return Standing(
@@ -163,6 +166,7 @@ class Ledger:
             policy_id=row["policy_id"],
             until_at=row["until_at"],
             paused=row["paused"],
+            on_resume=row["on_resume"],
             exclude=_or_raise(self._excludes.get(row["policy_id"])),
         )
 
@@ -173,7 +177,7 @@ class Ledger:
         if rule is None:
             if len(self._shared) >= _SHARED:
                 self._shared.clear()
-            rule = self._shared[key] = self._rule({**row, "until_at": None, "paused": False})
+            rule = self._shared[key] = self._rule({**row, **_PLAIN})
         return rule
 
     def _past_rule(self, row: Row) -> Rule:
@@ -526,12 +530,22 @@ class Ledger:
         return cast(Policy, _or_raise(self._policies[newest["policy_id"]]))
 
 
+_PLAIN = {"until_at": None, "paused": False, "on_resume": None}
 _NO_POLICY = Policy(catchup="none", overlap="allow", task={"kind": "python", "name": ""})
 _LOST = {"class": "Lost", "message": "the worker is gone; its outcome is unknown"}
 _OVERDUE = {
     "class": "TaskTimeout",
     "message": "the attempt ran out of its time and its worker did not say so",
 }
+
+
+def _parted(rule: Rule, row: Row, cursor: Row) -> list[Rule]:
+    """A revision as the planner takes it: one that is paused until an instant of its own is in force after it."""
+    ends, until = row["resumes_at"], rule.until_at
+    if not rule.paused or ends is None or (until is not None and until <= ends):
+        return [rule]
+    follows = replace(rule, paused=False)
+    return [follows] if cursor["cursor_at"] >= ends else [replace(rule, until_at=ends), follows]
 
 
 def _attempt(load: Any, definition: Any) -> Any:

@@ -17,7 +17,8 @@ select duly.clock(%(at)s::timestamptz, %(shift)s::double precision) as now,
 -- The instant of each row is read after that row's lock.
 with due as materialized (
     select cursors.job_id, cursors.schedule_id, cursors.policy_id, cursors.revision, cursors.newest_revision,
-           cursors.cursor_at, cursors.seen_at, cursors.busy_at, cursors.due_at, cursors.live_at is not null as live
+           cursors.cursor_at, cursors.seen_at, cursors.busy_at, cursors.due_at, cursors.amended,
+           cursors.live_at is not null as live
       from duly.cursors
      where cursors.wake_at > %(after)s::timestamptz
        and cursors.wake_at <= least(duly.now(%(at)s::timestamptz, %(shift)s::double precision), %(until)s::timestamptz)
@@ -27,7 +28,7 @@ with due as materialized (
        for no key update skip locked
 )
 select due.job_id, due.schedule_id, due.policy_id, due.revision, due.newest_revision,
-       due.cursor_at, due.seen_at, due.busy_at, due.due_at, due.live,
+       due.cursor_at, due.seen_at, due.busy_at, due.due_at, due.amended, due.live,
        duly.clock(%(at)s::timestamptz, %(shift)s::double precision) as now
   from due
 
@@ -35,13 +36,14 @@ select due.job_id, due.schedule_id, due.policy_id, due.revision, due.newest_revi
 -- Locks the cursor of one job, waiting for whoever holds it.
 with due as materialized (
     select cursors.job_id, cursors.schedule_id, cursors.policy_id, cursors.revision, cursors.newest_revision,
-           cursors.cursor_at, cursors.seen_at, cursors.busy_at, cursors.due_at, cursors.live_at is not null as live
+           cursors.cursor_at, cursors.seen_at, cursors.busy_at, cursors.due_at, cursors.amended,
+           cursors.live_at is not null as live
       from duly.cursors
      where cursors.job_id = %(job_id)s::bigint
        for no key update
 )
 select due.job_id, due.schedule_id, due.policy_id, due.revision, due.newest_revision,
-       due.cursor_at, due.seen_at, due.busy_at, due.due_at, due.live,
+       due.cursor_at, due.seen_at, due.busy_at, due.due_at, due.amended, due.live,
        duly.clock(%(at)s::timestamptz, %(shift)s::double precision) as now
   from due
 
@@ -53,13 +55,14 @@ select due.job_id, due.schedule_id, due.policy_id, due.revision, due.newest_revi
 with planned as materialized (
     select planned.job_id, planned.revision, planned.newest_revision, planned.from_at, planned.to_at,
            planned.to_revision, planned.schedule_id, planned.policy_id, planned.due_at, planned.wake_at,
-           planned.live_at, planned.busy_at
+           planned.live_at, planned.busy_at, planned.amended
       from unnest(%(job_id)b::bigint[], %(revision)b::integer[], %(newest_revision)b::integer[],
                   %(from_at)b::timestamptz[], %(to_at)b::timestamptz[], %(to_revision)b::integer[],
                   %(schedule_id)b::bigint[], %(policy_id)b::bigint[], %(due_at)b::timestamptz[],
-                  %(wake_at)b::timestamptz[], %(live_at)b::timestamptz[], %(busy_at)b::timestamptz[])
+                  %(wake_at)b::timestamptz[], %(live_at)b::timestamptz[], %(busy_at)b::timestamptz[],
+                  %(amended)b::boolean[])
            as planned (job_id, revision, newest_revision, from_at, to_at, to_revision, schedule_id, policy_id,
-                       due_at, wake_at, live_at, busy_at)
+                       due_at, wake_at, live_at, busy_at, amended)
 ),
 moved as (
     update duly.cursors
@@ -73,7 +76,8 @@ moved as (
            wake_at      = planned.wake_at,
            live_at      = coalesce(planned.live_at, cursors.live_at),
            live_trigger = case when planned.live_at is null then cursors.live_trigger else '' end,
-           busy_at      = planned.busy_at
+           busy_at      = planned.busy_at,
+           amended      = planned.amended
       from planned
      where cursors.job_id = planned.job_id
        and cursors.revision = planned.revision
@@ -379,7 +383,8 @@ with stranded as materialized (
        and not exists (select from duly.revisions
                         where revisions.job_id = cursors.job_id
                           and revisions.revision = cursors.newest_revision
-                          and revisions.paused)
+                          and revisions.paused
+                          and revisions.resumes_at is null)
      order by cursors.job_id
      limit %(limit)s::integer
        for no key update of cursors skip locked

@@ -31,7 +31,9 @@ SHOWN_WITHIN = timedelta(seconds=60)
 class Rule:
     """One revision as the planner needs it: what it yields, what it answers, and when it stops being in force.
 
-    Jobs that share a rule ask for the same instants, so it remembers the latest ones it was asked for.
+    A revision that was paused until an instant of its own is two rules: the paused part and what follows.
+    ``on_resume`` is what a person answered for the paused part, where that is not the policy's word. Jobs that
+    share a rule ask for the same instants, so it remembers the latest ones it was asked for.
     """
 
     revision: int
@@ -41,6 +43,7 @@ class Rule:
     policy_id: int = 0
     until_at: datetime | None = None
     paused: bool = False
+    on_resume: Catchup | None = None
     removed: bool = False
     poisoned: bool = False
     exclude: Schedule | None = None
@@ -57,6 +60,13 @@ class Rule:
     def barred(self) -> Schedule:
         """The nominal instants that ``exclude`` takes out: they get a verdict and never a run."""
         return difference(self.schedule, self.kept)
+
+    @property
+    def answer(self) -> Catchup:
+        """The answer for what nobody decided in time; for a paused part it is that of the resume."""
+        if self.paused:
+            return self.on_resume or self.policy.on_resume
+        return self.policy.catchup
 
     def next(self, after: datetime) -> datetime | None:
         """The first instant strictly after ``after`` that is not excluded."""
@@ -130,6 +140,11 @@ class Plan:
     wake_at: datetime | None = None
     waits_for: Reason | None = None
     ended: bool = False
+
+    @property
+    def amended(self) -> bool:
+        """Does the cursor afterwards stand in a pause?"""
+        return self.rule.paused
 
     @property
     def moved(self) -> bool:
@@ -219,14 +234,14 @@ def _answer(plan: Plan, rule: Rule, horizon: datetime, budget: int) -> None:
     if rule.removed or rule.poisoned:
         _tile(plan, rule, horizon, "removed" if rule.removed else "poisoned", to_the_end=True)
         return
-    if rule.paused and rule.policy.on_resume == "none":
+    if rule.paused and rule.answer == "none":
         if rule.until_at is not None and rule.until_at <= plan.standing.now:
             _tile(plan, rule, rule.until_at, "paused", to_the_end=True)
         return
     due = rule.next(plan.cursor_at)
     if due is None or due > horizon:
         return
-    if rule.paused and (rule.until_at is None or rule.until_at > plan.standing.now):
+    if rule.paused and _still_paused(plan, rule):
         plan.waits_for = "paused"
         return
     if rule.policy.exclusive:
@@ -253,7 +268,7 @@ def _while_busy(plan: Plan, rule: Rule, horizon: datetime) -> None:
     """
     standing = plan.standing
     gap_ends = standing.busy_at
-    if rule.policy.overlap == "skip" and _catchup(rule) == "none" and gap_ends is not None:
+    if rule.policy.overlap == "skip" and rule.answer == "none" and gap_ends is not None:
         gap_begins = max(plan.cursor_at, standing.seen_at or plan.cursor_at)
         if gap_ends > gap_begins:
             _span(plan, rule, min(gap_begins, horizon), "overlap")
@@ -286,7 +301,7 @@ def _catch_up(plan: Plan, rule: Rule, horizon: datetime, budget: int) -> None:
     first = rule.next(plan.cursor_at)
     if first is None or first > horizon:
         return
-    answer = _catchup(rule)
+    answer = rule.answer
     if answer == "all":
         _each(plan, rule, first, horizon, budget)
         return
@@ -299,11 +314,6 @@ def _catch_up(plan: Plan, rule: Rule, horizon: datetime, budget: int) -> None:
     plan.waits_for = _hindrance(plan, rule, punctual, budget, _free(plan, rule))
     if plan.waits_for is None:
         _newest(plan, rule, horizon, cause="missed" if answer == "none" else "coalesced")
-
-
-def _catchup(rule: Rule) -> Catchup:
-    """The answer for what nobody decided in time; for a paused part it is ``on_resume``."""
-    return rule.policy.on_resume if rule.paused else rule.policy.catchup
 
 
 def _free(plan: Plan, rule: Rule) -> int:
@@ -400,7 +410,7 @@ def _owes(plan: Plan, lo: datetime, hi: datetime) -> bool:
         until = min(hi, rule.until_at) if rule.until_at else hi
         if until <= lo:
             continue
-        if not (rule.removed or (rule.paused and rule.policy.on_resume == "none")):
+        if not (rule.removed or (rule.paused and rule.answer == "none")):
             following = rule.next(lo)
             if following is not None and following <= until:
                 return True
@@ -442,7 +452,7 @@ def _excluded_part(plan: Plan, rule: Rule, until: datetime) -> None:
     """Answer excluded instants up to ``until`` where nothing else is owed before it."""
     if rule.exclude is None or rule.removed or rule.poisoned:
         return
-    if rule.paused and rule.policy.on_resume == "none":
+    if rule.paused and rule.answer == "none":
         return
     kept = rule.next(plan.cursor_at)
     if kept is None or kept > until:
@@ -503,6 +513,11 @@ def _look_ahead(plan: Plan) -> None:
     rule, now = plan.rule, plan.standing.now
     if rule.removed or rule.poisoned:
         return
+    if rule.paused and plan.waits_for in (None, "paused"):
+        # Nothing is due before it ends, whoever looks; a run that ends meanwhile must not wake the job either.
+        plan.due_at = _pause_ends(plan, rule)
+        plan.wake_at = None if plan.live and rule.policy.exclusive else plan.due_at
+        return
     plan.due_at = _due(plan, rule)
     plan.ended = plan.due_at is None and rule.until_at is None and rule.schedule.kind != "never"
     if plan.waits_for == "limit":
@@ -511,10 +526,25 @@ def _look_ahead(plan: Plan) -> None:
         plan.wake_at = None
     elif plan.waits_for == "more":
         plan.wake_at = now
-    elif rule.paused:
-        plan.wake_at = rule.until_at
     else:
         plan.wake_at = min((at for at in (plan.due_at, rule.until_at) if at is not None), default=None)
+
+
+def _still_paused(plan: Plan, rule: Rule) -> bool:
+    """Is the job paused now, be it under a later revision? What was paused is answered when all of it is over."""
+    ends = _pause_ends(plan, rule)
+    return ends is None or ends > plan.standing.now
+
+
+def _pause_ends(plan: Plan, rule: Rule) -> datetime | None:
+    """When the pause that this paused rule belongs to ends: edits within it change nothing about that."""
+    rules = plan.standing.rules
+    ends = rule.until_at
+    for later in rules[next(n for n, one in enumerate(rules) if one is rule) + 1 :]:
+        if not later.paused:
+            break
+        ends = later.until_at
+    return ends
 
 
 def _due(plan: Plan, rule: Rule) -> datetime | None:

@@ -244,6 +244,7 @@ def _cursor_arrays(plans: Sequence[Plan]) -> dict[str, list[Any]]:
         "wake_at": [p.wake_at for p in plans],
         "live_at": [p.live_at for p in plans],
         "busy_at": [p.busy_at for p in plans],
+        "amended": [p.amended for p in plans],
     }
 
 

@@ -13,7 +13,7 @@ select policies.id, policies.definition
 -- name: rules
 -- The revisions from the one at the cursor to the newest, for jobs that have a boundary to step over.
 select revisions.job_id, revisions.revision, revisions.schedule_id, revisions.policy_id,
-       revisions.until_at, revisions.paused
+       revisions.until_at, revisions.paused, revisions.resumes_at, revisions.on_resume
   from unnest(%(job_ids)b::bigint[], %(revisions)b::integer[]) as wanted (job_id, revision)
   join duly.revisions on revisions.job_id = wanted.job_id and revisions.revision >= wanted.revision
  order by revisions.job_id, revisions.revision

@@ -52,12 +52,24 @@ class Case:
     live: bool = False
     live_caught_up: int = 0
 
+    def waits(self, part: Part) -> bool:
+        """Is this paused part, or a paused one that follows it without a break, still going?"""
+        for one in self.parts[self.parts.index(part) :]:
+            if not one.paused:
+                return False
+            if one.until is None or one.until > self.now:
+                return True
+        return False
+
     def owed(self) -> list[float]:
         """Every nominal instant up to now that asks for an answer; an open pause does not."""
         lo, found = self.cursor, []
         for part in self.parts:
             end = self.now if part.until is None else min(self.now, part.until)
-            if not (part.paused and part.until is None):
+            open_pause = part.paused and part.until is None
+            if not part.removed and self.waits(part) and (open_pause or part.catchup != "none"):
+                return found
+            if not open_pause:
                 found += nominal(part.step, lo, end)
             lo = max(lo, end)
         return found
@@ -154,6 +166,8 @@ def expected(case: Case, budget: int = 1000) -> Outcome:
             break
         elif part.paused and part.catchup == "none":
             out.span(owed, "paused", revision)
+        elif part.paused and owed and case.waits(part):
+            break
         elif not _part(case, out, part, revision, owed, budget):
             break
         if not closed:
