@@ -5,20 +5,18 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-import psycopg
 import pytest
 
 from conftest import wait_until_async
 from duly.jobs import Backoff
-from duly.ledger import Ended
+from duly.ledger import Ledger
 from duly.postgres import Database
 from duly.run import Run
 from postgres.workshop import SETTINGS, Workshop, working
+from tests.faults.proxy import proxy
 
 AT_ONCE = Backoff(first=0.0, jitter=False)
 
@@ -156,15 +154,15 @@ async def test_a_result_that_cannot_be_kept_fails_by_name_and_does_not_hold_up_t
 
 
 async def test_one_value_that_the_database_refuses_does_not_hold_up_the_others(shop: Workshop) -> None:
-    """JSON that Python writes and PostgreSQL cannot store is a failure of its own run alone."""
+    """JSON that Python writes and a rule of the database does not store is a failure of its own run alone."""
 
-    async def huge() -> float:
-        return 10**200_000 if False else 0
+    async def nothing() -> int:
+        return 0
 
     async def well() -> str:
         return "well"
 
-    await shop.job("refused", huge)
+    await shop.job("refused", nothing)
     await shop.job("well", well)
     await shop.ready("refused")
     await shop.ready("well")
@@ -394,37 +392,24 @@ async def test_a_completion_whose_answer_was_lost_counts_as_recorded_and_not_as_
     shop: Workshop,
 ) -> None:
     """The finish is committed and its answer never arrives: written again, the fence refuses what is there."""
+    well_done = False
 
     async def well() -> str:
+        nonlocal well_done
+        well_done = True
         return "well"
 
     await shop.job("well", well)
     await shop.ready("well")
-    worker = await shop.worker()
-    with deaf_once(worker._ledger):
-        await worker.turn()
+    with proxy(shop.database.url) as way:
+        way.lose = lambda number: well_done and not way.lost
+        async with Database(way.url, clock=shop.database.clock) as through:
+            await (await shop.worker(ledger=Ledger(through))).turn()
+        assert way.lost == 1
     run = await shop.run("well")
     assert (run["state"], run["result"], len(await shop.attempts("well"))) == ("succeeded", "well", 1)
     words = [record["event"] for record in shop.said]
     assert words == ["started", "database_lost", "database_back", "succeeded"]
-
-
-@contextmanager
-def deaf_once(ledger: Any) -> Iterator[None]:
-    """The real finish is carried out, and then the connection breaks before its answer is heard."""
-    finish, broken = ledger.finish, []
-
-    async def finishes(connection: Any, ended: list[Ended]) -> Any:
-        finished = await finish(connection, ended)
-        if not broken:
-            broken.append(1)
-            await connection.close()
-            raise psycopg.OperationalError("the connection broke while its answer was awaited")
-        return finished
-
-    ledger.finish = finishes
-    yield
-    assert broken
 
 
 async def test_completions_wait_for_a_database_that_is_away(shop: Workshop) -> None:
