@@ -159,7 +159,7 @@ class Presence:
         entered = Entered(at=row["at"], alive_until=row["alive_until"])
         if entered.alive_until and entered.silence > SILENT_BEATS * self._settings.heartbeat:
             # Nobody lived meanwhile: what holds a place is not known to have been busy then.
-            self._one("outage", room="ledger", alive_until=entered.alive_until)
+            self._one("outage", room="edits", alive_until=entered.alive_until)
         return entered
 
     def _measure(self, before: datetime, at: datetime) -> None:

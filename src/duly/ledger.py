@@ -63,7 +63,7 @@ log = logging.getLogger("duly.ledger")
 
 
 class Ledger:
-    """The statements of ``ledger.sql`` as verbs. Definitions are cached by id, which never change."""
+    """The statements of ``ledger.sql`` and ``edits.sql`` as verbs. Definitions are cached by id, which never change."""
 
     def __init__(self, database: Database) -> None:
         self.database = database
@@ -273,7 +273,7 @@ class Ledger:
 
     async def hold(self, connection: Connection, job_id: int) -> None:
         """Take one job out of the due index until somebody edits it."""
-        await self.database.rows(connection, "ledger", "hold", job_id=job_id)
+        await self.database.rows(connection, "edits", "hold", job_id=job_id)
 
     # ------------------------------------------------------------------ running
 
@@ -419,13 +419,13 @@ class Ledger:
 
     async def sweep(self, connection: Connection, *, limit: int = 500) -> int:
         """The slow net: look again at jobs that nothing would wake; returns how many there were."""
-        stranded = await self.database.rows(connection, "ledger", "sweep", limit=limit)
-        waiting = await self.database.rows(connection, "ledger", "sweep_places", limit=limit)
+        stranded = await self.database.rows(connection, "edits", "sweep", limit=limit)
+        waiting = await self.database.rows(connection, "edits", "sweep_places", limit=limit)
         return len(stranded) + len(waiting)
 
     async def outage(self, connection: Connection, alive_until: datetime) -> None:
         """Note that nobody lived between ``alive_until`` and now, for the jobs whose place is taken."""
-        await self.database.rows(connection, "ledger", "outage", alive_until=alive_until)
+        await self.database.rows(connection, "edits", "outage", alive_until=alive_until)
 
     # ------------------------------------------------------------------ edits, removals, triggers
 
@@ -438,7 +438,7 @@ class Ledger:
         """Open time lines at ``at``: (job, schedule, policy, first due instant) each."""
         await self.database.rows(
             connection,
-            "ledger",
+            "edits",
             "activate",
             activated_at=at,
             job_ids=[job[0] for job in jobs],
@@ -449,13 +449,13 @@ class Ledger:
 
     async def boundary_lock(self, connection: Connection, job_ids: Sequence[int]) -> dict[int, Row]:
         """Take the cursor rows that every edit of these jobs goes through, in the order of their ids."""
-        rows = await self.database.rows(connection, "ledger", "boundary_lock", job_ids=list(job_ids))
+        rows = await self.database.rows(connection, "edits", "boundary_lock", job_ids=list(job_ids))
         return {row["job_id"]: row for row in rows}
 
     async def boundary(self, connection: Connection, newer: Mapping[int, int]) -> None:
         """Say which revision of each job is the newest; a plan made before this loses its race."""
         moved = await self.database.rows(
-            connection, "ledger", "boundary", job_ids=list(newer), revisions=list(newer.values())
+            connection, "edits", "boundary", job_ids=list(newer), revisions=list(newer.values())
         )
         lost = newer.keys() - {row["job_id"] for row in moved}
         if lost:
@@ -477,7 +477,7 @@ class Ledger:
         chain = [replace(self._past_rule(r), removed=True) for r in closed]
         standing = replace(self._standing_of(row, chain), live=False)
         await self.record(connection, [decide(standing)], actor)
-        await self.database.rows(connection, "ledger", "close", job_id=job_id)
+        await self.database.rows(connection, "edits", "close", job_id=job_id)
 
     async def trigger(
         self,
@@ -491,7 +491,7 @@ class Ledger:
         dry_run: bool,
     ) -> tuple[datetime, bool]:
         """The instant of the run that ``key`` stands for, and whether this call made it."""
-        place = await self.database.row(connection, "ledger", "place", job_id=job_id)
+        place = await self.database.row(connection, "edits", "place", job_id=job_id)
         known = await self.database.row(connection, "records", "trigger_known", job_id=job_id, key=key)
         if known is not None:
             return known["scheduled_at"], False
@@ -509,7 +509,7 @@ class Ledger:
         run = {"job_id": job_id, "key": key, "scheduled_at": now}
         await self.database.rows(
             connection,
-            "ledger",
+            "edits",
             "trigger",
             **run,
             args=None if args is None else Jsonb(dict(args)),
@@ -517,10 +517,10 @@ class Ledger:
         )
         crash.point("trigger.written")
         await self.database.rows(
-            connection, "ledger", "manual_run", **run, revision=place["newest_revision"], waits=busy
+            connection, "edits", "manual_run", **run, revision=place["newest_revision"], waits=busy
         )
         if policy.exclusive and not busy:
-            await self.database.rows(connection, "ledger", "take_place", **run)
+            await self.database.rows(connection, "edits", "take_place", **run)
         return now, True
 
     async def _newest_policy(self, connection: Connection, job_id: int, revision: int) -> Policy:

@@ -169,7 +169,7 @@ MUTANTS: Sequence[Mutant] = (
     ),
     _m(
         "an edit wakes nobody",
-        "ledger.sql",
+        "edits.sql",
         f"{PROMISES}/test_edits.py::test_a_daily_job_that_becomes_minutely_runs_within_the_minute",
         (
             "newer.revision,\n       wake_at         = duly.clock(%(at)s::timestamptz, %(shift)s::double precision)\n",
@@ -202,7 +202,7 @@ MUTANTS: Sequence[Mutant] = (
     ),
     _m(
         "an outage is not noted",
-        "ledger.sql",
+        "edits.sql",
         f"{PROMISES}/test_catchup.py::test_a_job_that_was_busy_when_everything_stopped",
         (
             "       wake_at = cursors.due_at\n where cursors.live_at is not null\n",

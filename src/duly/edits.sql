@@ -1,0 +1,160 @@
+-- What comes to time lines from outside: jobs begin, are edited, held and removed, runs are asked for by hand, nobody was
+-- there. With ledger.sql the only writer of cursors and runs, in the lock order that is written there.
+
+-- name: activate
+-- Opens the time lines of new jobs: everything before this instant is none of their business.
+insert into duly.cursors (job_id, schedule_id, policy_id, lease_id, revision, newest_revision, cursor_at, due_at, wake_at)
+select opened.job_id, opened.schedule_id, opened.policy_id,
+       (select policies.lease_id from duly.policies where policies.id = opened.policy_id),
+       1, 1, %(activated_at)s::timestamptz, opened.due_at, opened.due_at
+  from unnest(%(job_ids)b::bigint[], %(schedule_ids)b::bigint[], %(policy_ids)b::bigint[], %(due_at)b::timestamptz[])
+       as opened (job_id, schedule_id, policy_id, due_at)
+
+-- name: boundary_lock
+-- Takes the cursor rows that every edit of these jobs goes through.
+select cursors.job_id, cursors.revision, cursors.newest_revision, cursors.cursor_at
+  from duly.cursors
+ where cursors.job_id = any(%(job_ids)b::bigint[])
+ order by cursors.job_id for no key update
+
+-- name: boundary
+-- A newer revision exists: whoever plans next decides up to it under the old one and then steps on.
+update duly.cursors
+   set newest_revision = newer.revision,
+       wake_at         = duly.clock(%(at)s::timestamptz, %(shift)s::double precision)
+  from unnest(%(job_ids)b::bigint[], %(revisions)b::integer[]) as newer (job_id, revision)
+ where cursors.job_id = newer.job_id and cursors.newest_revision = newer.revision - 1
+returning cursors.job_id
+
+-- name: close
+-- The time line of a removed job ends: nobody looks at it again.
+update duly.cursors
+   set wake_at = null,
+       due_at  = null
+ where cursors.job_id = %(job_id)s::bigint
+
+-- name: hold
+-- Parks the time line of one job: it is not looked at again until somebody edits it.
+update duly.cursors
+   set wake_at = null
+ where cursors.job_id = %(job_id)s::bigint
+
+-- name: trigger
+-- Writes the key first: asking again with it gives the same run for ever.
+insert into duly.triggers (job_id, key, scheduled_at, args, author)
+values (%(job_id)s::bigint, %(key)s::text, %(scheduled_at)s::timestamptz, %(args)s::jsonb, %(author)s::text)
+on conflict (job_id, key) do nothing
+returning triggers.scheduled_at
+
+-- name: place
+-- The exclusive place of a job, read under the lock.
+select cursors.live_at, cursors.live_trigger, cursors.due_at, cursors.cursor_at, cursors.newest_revision,
+       cursors.wake_at
+  from duly.cursors
+ where cursors.job_id = %(job_id)s::bigint
+   for no key update
+
+-- name: manual_run
+-- A run off the time line, under the newest revision; it waits for the place if that is taken.
+insert into duly.runs (job_id, scheduled_at, trigger_id, kind, revision, policy_id, state, waits_for, queue, priority,
+                       task, created_at, available_at)
+select revisions.job_id, %(scheduled_at)s::timestamptz, %(key)s::text, 'manual', revisions.revision, revisions.policy_id,
+       case when %(waits)s::boolean then 'asleep' else 'queued' end,
+       case when %(waits)s::boolean then 'place' end,
+       policies.queue, policies.priority, policies.task, %(scheduled_at)s::timestamptz, %(scheduled_at)s::timestamptz
+  from duly.revisions
+  join duly.policies on policies.id = revisions.policy_id
+ where revisions.job_id = %(job_id)s::bigint
+   and revisions.revision = %(revision)s::integer
+returning runs.state
+
+-- name: take_place
+-- A manual run takes the exclusive place; nothing is owed before now if nothing was due.
+update duly.cursors
+   set live_at      = %(scheduled_at)s::timestamptz,
+       live_trigger = %(key)s::text,
+       busy_at      = case when cursors.due_at is null or cursors.due_at > %(scheduled_at)s::timestamptz
+                           then cursors.cursor_at else %(scheduled_at)s::timestamptz end,
+       wake_at      = null
+ where cursors.job_id = %(job_id)s::bigint
+   and cursors.live_at is null
+returning cursors.job_id
+
+-- name: outage
+-- After a time in which no process lived: what holds a place was known to be busy until the last sign of
+-- life, and is busy again from now on; what lies between is a question of catch-up.
+update duly.cursors
+   set seen_at = case when cursors.busy_at <= greatest(cursors.cursor_at, cursors.seen_at)
+                      then greatest(cursors.seen_at, %(alive_until)s::timestamptz)
+                      else cursors.seen_at end,
+       busy_at = duly.clock(%(at)s::timestamptz, %(shift)s::double precision),
+       wake_at = cursors.due_at
+ where cursors.live_at is not null
+
+-- name: sweep
+-- The slow net under everything that a nudge or a nearby transaction may have missed: a job that should be
+-- looked at and is not, because its place is free and it sleeps although it has a next instant.
+with stranded as materialized (
+    select cursors.job_id
+      from duly.cursors
+      join duly.jobs on jobs.id = cursors.job_id
+     where cursors.wake_at is null
+       and cursors.live_at is null
+       and (cursors.due_at is not null or cursors.revision < cursors.newest_revision)
+       and jobs.state = 'active'
+       and not exists (select from duly.revisions
+                        where revisions.job_id = cursors.job_id
+                          and revisions.revision = cursors.newest_revision
+                          and revisions.paused
+                          and revisions.resumes_at is null)
+     order by cursors.job_id
+     limit %(limit)s::integer
+       for no key update of cursors skip locked
+)
+update duly.cursors
+   set wake_at = coalesce(cursors.due_at, duly.clock(%(at)s::timestamptz, %(shift)s::double precision))
+  from stranded
+ where cursors.job_id = stranded.job_id
+returning cursors.job_id
+
+-- name: sweep_places
+-- Gives a free place to a manual run that began to wait for it in the very moment it was given up.
+with free as materialized (
+    select cursors.job_id
+      from duly.runs
+      join duly.cursors on cursors.job_id = runs.job_id
+     where runs.state = 'asleep'
+       and runs.waits_for = 'place'
+       and cursors.live_at is null
+     order by cursors.job_id
+     limit %(limit)s::integer
+       for no key update of cursors skip locked
+),
+waiting as materialized (
+    select distinct on (runs.job_id) runs.job_id, runs.scheduled_at, runs.trigger_id
+      from free
+      join duly.runs on runs.job_id = free.job_id and runs.state = 'asleep' and runs.waits_for = 'place'
+     order by runs.job_id, runs.scheduled_at, runs.trigger_id
+),
+taken as (
+    update duly.cursors
+       set live_at      = waiting.scheduled_at,
+           live_trigger = waiting.trigger_id,
+           busy_at      = duly.clock(%(at)s::timestamptz, %(shift)s::double precision),
+           wake_at      = null
+      from waiting
+     where cursors.job_id = waiting.job_id
+       and cursors.live_at is null
+ returning cursors.job_id
+)
+update duly.runs
+   set state        = 'queued',
+       waits_for    = null,
+       available_at = duly.clock(%(at)s::timestamptz, %(shift)s::double precision)
+  from waiting
+  join taken on taken.job_id = waiting.job_id
+ where runs.job_id = waiting.job_id
+   and runs.scheduled_at = waiting.scheduled_at
+   and runs.trigger_id = waiting.trigger_id
+   and runs.state = 'asleep'
+returning runs.job_id
