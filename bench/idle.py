@@ -27,6 +27,7 @@ from duly.schedules import cron, every
 from duly.settings import Settings
 
 BATCH = 1000
+TOLD = 100_000  # a line of progress for so many jobs
 FAR = cron("0 0 1 1 *", "UTC")
 SETTLING = 3.0
 
@@ -87,11 +88,13 @@ async def _register(url: str, n: int, document: Document) -> None:
         await database.migrate()
         catalog, batch = Catalog(database), list[Job]()
         before, began = memory(), time.perf_counter()
-        for job in jobs(n):
+        for count, job in enumerate(jobs(n), start=1):
             batch.append(job)
             if len(batch) == BATCH:
                 await catalog.apply(batch, author="bench")
                 batch.clear()
+            if count % TOLD == 0:
+                progress(f"{count:,} of {n:,} jobs after {time.perf_counter() - began:.0f} s")
         if batch:
             await catalog.apply(batch, author="bench")
         seconds = time.perf_counter() - began
