@@ -33,6 +33,7 @@ from duly.definitions import changed, described
 from duly.errors import Conflict, DatabaseError
 from duly.explain import explain
 from duly.jobs import Job
+from duly.pauses import Paused, Pauses, Resumed, Which
 from duly.postgres import Database
 from duly.records import author as whoever
 from duly.registration import Applied
@@ -112,6 +113,59 @@ class Jobs:
     async def remove(self, name: str) -> None:
         """End a job's time line now; what is owed becomes a span ``removed``. Raises NotFound."""
         await Catalog(self._database()).remove(name, author=self._author)
+
+    async def pause(
+        self,
+        name: str | None = None,
+        *,
+        match: str | None = None,
+        tag: str | None = None,
+        reason: str | None = None,
+        until: datetime | str | None = None,
+        dry_run: bool = False,
+    ) -> Paused:
+        """Decide nothing more of a job, or of all that ``match`` a glob or carry a ``tag``, until they are resumed.
+
+        With ``until`` (an instant) the pause ends by itself, whoever is up then; ``runs`` of the answer says how
+        many runs that will start. What falls into the pause is answered by the job's ``on_resume``; live runs go
+        on. Raises NotFound, Conflict for a single job that is held, DefinitionError for an end that has passed.
+        """
+        database = self._database()
+        done = await Pauses(database).pause(
+            Which(name=name, match=match, tag=tag),
+            author=self._author,
+            reason=reason,
+            until=instant(until),
+            dry_run=dry_run,
+        )
+        await database.nudge("duly_due")
+        return done
+
+    async def resume(
+        self,
+        name: str | None = None,
+        *,
+        match: str | None = None,
+        tag: str | None = None,
+        on_resume: object = None,
+        reason: str | None = None,
+        dry_run: bool = False,
+    ) -> Resumed:
+        """Let paused jobs go on from now; what fell into the pause is answered by ``on_resume``, else by each job's own.
+
+        ``runs`` of the answer says how many runs that starts: ask with ``dry_run`` first. Raises NotFound,
+        Conflict for a single job that is held, DefinitionError for a word that is no answer.
+        """
+        database = self._database()
+        done = await Pauses(database).resume(
+            Which(name=name, match=match, tag=tag),
+            author=self._author,
+            on_resume=on_resume,
+            reason=reason,
+            dry_run=dry_run,
+        )
+        await database.nudge("duly_due")
+        return done
 
     async def get(self, name: str) -> JobInfo:
         """One job with its revisions, next instants and live runs in ``document``. Raises NotFound."""
@@ -256,7 +310,11 @@ class Client:
             return self
         url, settings, self._held = await asyncio.to_thread(located, *self._given)
         database = Database(
-            url, clock=Clock.from_environment(), pool_size=settings.pool_size, name="duly client"
+            url,
+            clock=Clock.from_environment(),
+            pool_size=settings.pool_size,
+            name="duly client",
+            checked=True,
         )
         try:
             await database.open()

@@ -135,7 +135,9 @@ class Database:
 
     ``url`` is anything libpq takes; ``pool_size`` bounds the connections of this process's loop. A connection
     that is used for longer than ``patience`` seconds is cut: TCP notices a peer that is gone, but nobody notices
-    one that took the question and is silent. None waits for ever, as questions of people may.
+    one that took the question and is silent. None waits for ever, as questions of people may. With ``checked`` each
+    connection is asked whether it lives before it is used, so that a restart of the server fails no call; the loops
+    try again anyway.
     """
 
     def __init__(
@@ -146,6 +148,7 @@ class Database:
         pool_size: int = 8,
         name: str = "duly",
         patience: float | None = None,
+        checked: bool = False,
     ) -> None:
         self.url = url
         self.clock = clock
@@ -161,6 +164,7 @@ class Database:
             reconnect_timeout=5.0,
             connection_class=cast("type[Connection]", psycopg.AsyncConnection),
             configure=self._opened,
+            check=AsyncConnectionPool.check_connection if checked else None,
             kwargs=connection_arguments(name),
         )
 
