@@ -73,7 +73,10 @@ with page as materialized (
                 when %(state)s::text in ('active', 'paused') then
                      jobs.state = 'active'
                      and (%(state)s::text = 'paused')
-                         = (select revisions.paused from duly.revisions where revisions.job_id = jobs.id
+                         = (select revisions.paused
+                                   and (revisions.resumes_at is null
+                                        or revisions.resumes_at > duly.now(%(at)s::timestamptz, %(shift)s::double precision))
+                              from duly.revisions where revisions.job_id = jobs.id
                              order by revisions.revision desc limit 1)
                 else jobs.state = %(state)s::text end
        and (%(match)s::text is null or jobs.name ~ %(match)s::text)
@@ -83,8 +86,11 @@ with page as materialized (
      limit %(limit)s::integer
 )
 select page.id, page.namespace, page.name, page.owner, page.source, page.generation, page.reason,
-       case when page.state = 'active' and newest.paused then 'paused' else page.state end as state,
-       newest.revision, newest.from_at, newest.author, newest.args,
+       case when page.state = 'active' and newest.paused
+                 and (newest.resumes_at is null
+                      or newest.resumes_at > duly.now(%(at)s::timestamptz, %(shift)s::double precision))
+            then 'paused' else page.state end as state,
+       newest.revision, newest.from_at, newest.author, newest.args, newest.resumes_at, newest.reason as pause_reason,
        policies.definition as policy, schedules.definition as schedule, schedules.tzdata,
        cursors.cursor_at, cursors.revision as cursor_revision, cursors.live_at, cursors.live_trigger,
        place.state as live_state, coalesce(place.started_at, place.created_at) as live_since,
@@ -94,7 +100,7 @@ select page.id, page.namespace, page.name, page.owner, page.source, page.generat
   from page
   join lateral (
        select revisions.revision, revisions.from_at, revisions.author, revisions.args, revisions.paused,
-              revisions.policy_id, revisions.schedule_id
+              revisions.resumes_at, revisions.reason, revisions.policy_id, revisions.schedule_id
          from duly.revisions
         where revisions.job_id = page.id
         order by revisions.revision desc
@@ -109,7 +115,8 @@ select page.id, page.namespace, page.name, page.owner, page.source, page.generat
 -- name: listed_revisions
 -- The revisions of these jobs from the given ones on, oldest first.
 select revisions.job_id, revisions.revision, revisions.from_at, revisions.until_at, revisions.author,
-       revisions.paused, revisions.args, policies.definition as policy, schedules.definition as schedule
+       revisions.paused, revisions.resumes_at, revisions.on_resume, revisions.reason, revisions.args,
+       policies.definition as policy, schedules.definition as schedule
   from unnest(%(job_ids)s::bigint[], %(revisions)s::integer[]) as wanted (job_id, revision)
   join duly.revisions on revisions.job_id = wanted.job_id and revisions.revision >= wanted.revision
   join duly.policies on policies.id = revisions.policy_id

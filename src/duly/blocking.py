@@ -22,6 +22,7 @@ from duly.clock import Clock
 from duly.connections import Blocking, Guest
 from duly.explain import explain
 from duly.jobs import Job
+from duly.pauses import Paused, Resumed
 from duly.postgres import Database, driven
 from duly.records import author as whoever
 from duly.registration import Applied
@@ -68,6 +69,38 @@ class SyncJobs:
     def remove(self, name: str) -> None:
         """End a job's time line now. Raises NotFound."""
         driven(self._jobs.remove(name))
+
+    def pause(
+        self,
+        name: str | None = None,
+        *,
+        match: str | None = None,
+        tag: str | None = None,
+        reason: str | None = None,
+        until: datetime | str | None = None,
+        dry_run: bool = False,
+    ) -> Paused:
+        """Decide nothing more of these jobs until they are resumed. Raises NotFound, Conflict."""
+        return driven(
+            self._jobs.pause(name, match=match, tag=tag, reason=reason, until=until, dry_run=dry_run)
+        )
+
+    def resume(
+        self,
+        name: str | None = None,
+        *,
+        match: str | None = None,
+        tag: str | None = None,
+        on_resume: object = None,
+        reason: str | None = None,
+        dry_run: bool = False,
+    ) -> Resumed:
+        """Let paused jobs go on from now. Raises NotFound, Conflict."""
+        return driven(
+            self._jobs.resume(
+                name, match=match, tag=tag, on_resume=on_resume, reason=reason, dry_run=dry_run
+            )
+        )
 
     def get(self, name: str) -> JobInfo:
         """One job. Raises NotFound."""

@@ -69,12 +69,13 @@ select given.job_id, 1, %(from_at)s::timestamptz, given.schedule_id, given.polic
 
 -- name: newest
 -- The newest promise of each job, read under the locks of their cursors.
-select jobs.id, jobs.name, jobs.generation, jobs.state, revisions.revision, revisions.hash, revisions.paused,
-       revisions.from_at, revisions.definition, schedules.id as schedule_id, schedules.definition as schedule
+select jobs.id, jobs.name, jobs.generation, jobs.state, jobs.reason, revisions.revision, revisions.hash, revisions.paused,
+       revisions.resumes_at, revisions.from_at, revisions.definition, schedules.id as schedule_id,
+       schedules.definition as schedule
   from duly.jobs
   join lateral (
-       select revisions.revision, revisions.hash, revisions.paused, revisions.from_at, revisions.definition,
-              revisions.schedule_id
+       select revisions.revision, revisions.hash, revisions.paused, revisions.resumes_at, revisions.from_at,
+              revisions.definition, revisions.schedule_id
          from duly.revisions
         where revisions.job_id = jobs.id
         order by revisions.revision desc
@@ -94,13 +95,74 @@ update duly.revisions
    and revisions.until_at is null
 
 -- name: add_revisions
-insert into duly.revisions (job_id, revision, from_at, schedule_id, policy_id, args, definition, hash, generation, author)
+-- A job that is paused stays so, whatever its promise becomes.
+insert into duly.revisions (job_id, revision, from_at, schedule_id, policy_id, args, definition, hash, generation, author,
+                           paused, resumes_at, reason)
 select given.job_id, given.revision, given.from_at, given.schedule_id, given.policy_id, given.args, given.definition,
-       given.hash, given.generation, %(author)s::text
+       given.hash, given.generation, %(author)s::text, coalesce(pause.paused, false), pause.resumes_at, pause.reason
   from unnest(%(job_ids)b::bigint[], %(revisions)b::integer[], %(from_at)b::timestamptz[], %(schedule_ids)b::bigint[],
               %(policy_ids)b::bigint[], %(args)b::jsonb[], %(definitions)b::jsonb[], %(hashes)b::bytea[],
               %(generations)b::bigint[])
        as given (job_id, revision, from_at, schedule_id, policy_id, args, definition, hash, generation)
+  left join duly.revisions as pause
+    on pause.job_id = given.job_id
+   and pause.revision = given.revision - 1
+   and pause.paused
+   and (pause.resumes_at is null or pause.resumes_at > given.from_at)
+
+-- name: repeat_revisions
+-- The same promise again from an instant on: paused, or in force once more.
+insert into duly.revisions (job_id, revision, from_at, schedule_id, policy_id, args, definition, hash, generation, author,
+                           paused, resumes_at, reason)
+select revisions.job_id, given.revision, given.from_at, revisions.schedule_id, revisions.policy_id, revisions.args,
+       revisions.definition, revisions.hash, revisions.generation, %(author)s::text,
+       %(paused)s::boolean, %(resumes_at)s::timestamptz, %(reason)s::text
+  from unnest(%(job_ids)b::bigint[], %(revisions)b::integer[], %(from_at)b::timestamptz[])
+       as given (job_id, revision, from_at)
+  join duly.revisions on revisions.job_id = given.job_id and revisions.revision = given.revision - 1
+
+-- name: answer_pauses
+-- What was paused is answered by this word and not by the policy's.
+update duly.revisions
+   set on_resume = %(on_resume)s::text
+  from unnest(%(job_ids)b::bigint[], %(revisions)b::integer[]) as given (job_id, revision)
+ where revisions.job_id = given.job_id
+   and revisions.revision = given.revision
+   and revisions.paused
+
+-- name: pauses
+-- The revisions of each job that its cursor has not left, newest first.
+select revisions.job_id, revisions.revision, revisions.from_at, revisions.until_at, revisions.paused,
+       revisions.resumes_at, revisions.on_resume, schedules.definition as schedule, policies.definition as policy
+  from unnest(%(job_ids)b::bigint[], %(revisions)b::integer[]) as wanted (job_id, revision)
+  join duly.revisions on revisions.job_id = wanted.job_id and revisions.revision >= wanted.revision
+  join duly.schedules on schedules.id = revisions.schedule_id
+  join duly.policies on policies.id = revisions.policy_id
+ order by revisions.job_id, revisions.revision desc
+
+-- name: standing_at
+-- Up to where each job is accounted for, and under which revision.
+select cursors.job_id, cursors.cursor_at, cursors.revision
+  from duly.cursors
+ where cursors.job_id = any(%(job_ids)b::bigint[])
+
+-- name: meant
+-- The jobs that a name, a pattern or a tag means, page by page, in the order of their ids.
+select jobs.id, jobs.name
+  from duly.jobs
+  join lateral (
+       select revisions.definition
+         from duly.revisions
+        where revisions.job_id = jobs.id
+        order by revisions.revision desc
+        limit 1) as newest on true
+ where jobs.state <> 'removed'
+   and jobs.id > %(after)s::bigint
+   and (%(name)s::text is null or jobs.namespace = 'default' and jobs.name = %(name)s::text)
+   and (%(match)s::text is null or jobs.name ~ %(match)s::text)
+   and (%(tag)s::text is null or newest.definition -> 'tags' @> to_jsonb(%(tag)s::text))
+ order by jobs.id
+ limit 500
 
 -- name: revive
 -- An edited job is active again, whatever had parked it.
@@ -210,10 +272,14 @@ select jobs.name, jobs.owner, jobs.source, revisions.hash
 
 -- name: promises
 -- What is promised now, job by job, in the order of their names.
-select jobs.name, case when revisions.paused then 'paused' else jobs.state end as state, revisions.definition
+select jobs.name, revisions.definition,
+       case when revisions.paused
+                 and (revisions.resumes_at is null
+                      or revisions.resumes_at > duly.now(%(at)s::timestamptz, %(shift)s::double precision))
+            then 'paused' else jobs.state end as state
   from duly.jobs
   join lateral (
-       select revisions.definition, revisions.paused
+       select revisions.definition, revisions.paused, revisions.resumes_at
          from duly.revisions
         where revisions.job_id = jobs.id
         order by revisions.revision desc

@@ -228,9 +228,14 @@ def _span_document(found: Evidence) -> dict[str, Any] | None:
         "into": _into(found, span),
         "revision": span["revision"],
         "decision": span["decision_id"],
-        "author": span["author"],
-        "reason": span["reason"],
+        "author": span["author"] or _of_the_pause(found, span, "author"),
+        "reason": span["reason"] or _of_the_pause(found, span, "reason"),
     }
+
+
+def _of_the_pause(found: Evidence, span: Row, what: str) -> str | None:
+    """Who paused the job, and why: that stands in the revision that the pause is."""
+    return found.revision[what] if span["cause"] == "paused" and found.revision else None
 
 
 def _into(found: Evidence, span: Row) -> str | None:
@@ -481,7 +486,9 @@ def _overlap(found: Evidence, span: Row) -> str:
 
 def _paused(found: Evidence, span: Row) -> str:
     author = found.revision["author"] if found.revision else "somebody"
-    return f'the job was paused by {author}, on_resume="{_policy(found)["on_resume"]}"'
+    reason = f" ({found.revision['reason']})" if found.revision and found.revision["reason"] else ""
+    answer = (found.revision and found.revision["on_resume"]) or _policy(found)["on_resume"]
+    return f'the job was paused by {author}{reason}, on_resume="{answer}"'
 
 
 def _removed(found: Evidence, span: Row) -> str:

@@ -65,7 +65,7 @@ async def jobs(
             "listed_jobs",
             id=None,
             state=state,
-            match=None if match is None else _pattern(match),
+            match=None if match is None else pattern(match),
             after_name=name,
             after_id=job_id,
             limit=limit + 1,
@@ -238,8 +238,9 @@ async def _revisions(
 
 def _job_document(row: Row, revisions: Sequence[Row], alive: Row, now: datetime) -> dict[str, Any]:
     schedule = readable(row["schedule"])
-    active = row["state"] == "active" and schedule is not None
-    next_at = schedule.next(max(now, row["cursor_at"] or now)) if active and schedule else None
+    begin = max(now, row["cursor_at"] or now, row["resumes_at"] or now)
+    active = row["state"] == "active" or (row["state"] == "paused" and row["resumes_at"])
+    next_at = schedule.next(begin) if active and schedule else None
     owed = owed_count(row, revisions, now)
     return {
         "name": row["name"],
@@ -267,6 +268,8 @@ def _revision_document(row: Row) -> dict[str, Any]:
         "until_at": text(row["until_at"]),
         "author": row["author"],
         "paused": row["paused"],
+        "resumes_at": text(row["resumes_at"]),
+        "reason": row["reason"],
         **_promise(row["schedule"], row["policy"]),
         "args": row["args"],
     }
@@ -317,7 +320,9 @@ def owed_reason(row: Row, alive: Row) -> str:
     if row["state"] in ("held", "poisoned"):
         return f"{row['state']}: {row['reason'] or 'no reason was given'}"
     if row["state"] == "paused":
-        return f"paused by {row['author']} since {text(row['from_at'])}"
+        until = f" until {text(row['resumes_at'])}" if row["resumes_at"] else ""
+        reason = f": {row['pause_reason']}" if row["pause_reason"] else ""
+        return f"paused by {row['author']} since {text(row['from_at'])}{until}{reason}"
     if not alive["schedulers"]:
         return "no scheduler is alive"
     lease = lease_of(row["policy"])
@@ -482,7 +487,7 @@ def _resume(cursor: str, *kinds: type) -> tuple[Any, ...]:
     )
 
 
-def _pattern(glob: str) -> str:
+def pattern(glob: str) -> str:
     """A glob as a regular expression of PostgreSQL; brackets keep their meaning, all else is literal."""
     parts = re.split(r"(\*|\?|\[!?[A-Za-z0-9_.:/-]+\])", glob)
     known = {"*": ".*", "?": "."}
