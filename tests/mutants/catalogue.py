@@ -11,6 +11,7 @@ RACES = "tests/postgres/test_races.py"
 ANOMALIES = "tests/postgres/test_anomalies.py"
 MISTAKES = "tests/postgres/test_mistakes.py"
 PROMISES = "tests/promises"
+WINDOWS = "tests/faults/test_leader_windows.py::test_no_decision_is_out_of_epoch_order"
 NOW = "duly.now(%(at)s::timestamptz, %(shift)s::double precision)"
 CLOCK = NOW.replace("now", "clock")
 
@@ -325,6 +326,38 @@ MUTANTS: Sequence[Mutant] = (
         "leases.sql",
         f"{PROMISES}/test_leader.py::test_a_take_over_waits_for_the_decision_under_way",
         ("\n   for share of leases\n", "\n"),
+    ),
+    _m(
+        "a leader's grant is read without a lock, by real processes",
+        "leases.sql",
+        f"{WINDOWS}[decide.claimed:delay=1.6:3]",
+        ("\n   for share of leases\n", "\n"),
+    ),
+    _m(
+        "a leader's grant is asked for outside the transaction that decides",
+        "mechanisms.py",
+        f"{WINDOWS}[decide.claimed:delay=1.6:3]",
+        (
+            "        if await guard(self._ledger.database, connection, self._term):\n",
+            "        async with self._ledger.database.connection() as other:\n"
+            "            held = await guard(self._ledger.database, other, self._term)\n"
+            "        if held:\n",
+        ),
+    ),
+    _m(
+        "a renewal does not name its epoch",
+        "leases.sql",
+        f"{PROMISES}/test_leader.py::test_processes_of_one_host_never_renew_each_other",
+        (
+            "   and lease_beats.epoch = %(epoch)s::bigint\n   and lease_beats.expires_at >",
+            "   and lease_beats.expires_at >",
+        ),
+    ),
+    _m(
+        "a renewal that fails leaves the trust as it was",
+        "leases.py",
+        f"{PROMISES}/test_leader.py::test_a_fault_of_our_own_in_an_election_ends_no_election",
+        ("renewed_at=-inf", "renewed_at=term.renewed_at"),
     ),
     _m(
         "a leader's grant that has lapsed is renewed",

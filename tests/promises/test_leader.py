@@ -5,25 +5,27 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 from uuid import UUID, uuid4
 
 import psycopg
 import pytest
 
-from duly import DefinitionError, Duly, PolicyContradiction, every
+from duly import DefinitionError, Duly, PolicyContradiction, every, leases
 from duly.audit import audit
 from duly.catalog import Catalog
-from duly.clock import VirtualClock
+from duly.clock import VirtualClock, first_of
 from duly.jobs import make_job
-from duly.leases import Leadership
+from duly.leases import VACANT, Leadership
 from duly.ledger import Actor, Ledger
 from duly.mechanisms import Leader, Rows
 from duly.planner import decide
-from duly.postgres import Database
+from duly.postgres import Database, connect
 from duly.scheduler import FOREVER, Scheduler
 from duly.settings import Settings
 from duly.telemetry import Events
+from tests.conftest import wait_until_async
 from tests.promises.stage import Open, remember, rows, told
 
 START = datetime(2027, 1, 5, 12, tzinfo=UTC)
@@ -138,8 +140,75 @@ async def test_a_leader_that_steps_down_is_followed_at_once(stage: Stage) -> Non
     """On TERM the lease is given back, nobody waits for it to lapse."""
     await stage.first.turn()
     await stage.first.leadership.step_down()
+    assert [(word, facts["epoch"]) for word, facts in stage.first.said] == [("leader", 1), ("follower", 1)]
     stage.pass_time(5)
     assert await stage.second.turn() == 1
+    assert stage.second.said[-1][0] == "leader"
+
+
+async def test_who_stands_by_hears_that_a_lease_was_given_back(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The follower sleeps between two looks (here: for an hour); the one that steps down wakes it."""
+    monkeypatch.setattr(leases, "first_of", lambda *events, seconds: first_of(*events, seconds=3600))
+    await stage.first.turn()
+    stop, vacant = asyncio.Event(), asyncio.Event()
+    following = asyncio.ensure_future(stage.second.leadership.run(stop, vacant))
+    connection = await connect(stage.database.url, name="listener")
+    async with connection:
+        await connection.execute("listen duly_vacant")
+        await stage.first.leadership.step_down()
+        async for heard in connection.notifies(timeout=10, stop_after=1):
+            assert heard.channel == VACANT
+            vacant.set()
+
+    async def leads() -> bool:
+        return bool(stage.second.leadership.terms())
+
+    await wait_until_async(leads)
+    stop.set()
+    await following
+
+
+async def test_a_fault_of_our_own_in_an_election_ends_no_election(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whatever a round raises is told; nothing is trusted until a later one succeeds, and there is a later one."""
+    await stage.first.turn()
+    trusted: list[int] = []
+    stop, rounds = asyncio.Event(), iter((RuntimeError("a fault"), None))
+    turn = stage.first.leadership.turn
+
+    async def faulty() -> None:
+        trusted.append(len(stage.first.leadership.terms()))
+        if (fault := next(rounds)) is not None:
+            vacant.set()  # the next round comes at once
+            raise fault
+        await turn()
+        trusted.append(len(stage.first.leadership.terms()))
+        stop.set()
+
+    stage.first.leadership.turn, vacant = faulty, asyncio.Event()  # type: ignore[method-assign]
+    await stage.first.leadership.run(stop, vacant)
+    assert trusted == [1, 0, 1]
+    assert "leads nothing until a later one succeeds" in caplog.text
+
+
+async def test_processes_of_one_host_never_renew_each_other(stage: Stage) -> None:
+    """The holder is one start of a process: host and even process number may be the same for both."""
+    await stage.first.turn()
+    [first] = stage.first.leadership.terms()
+    stage.pass_time(11)
+    await stage.second.turn()
+    async with stage.database.connection() as connection:
+        ask = partial(stage.database.row, connection, "leases")
+        assert await ask("renew", lease_id=first.lease_id, epoch=first.epoch, lease=60.0) is None
+        given = {"lease_id": first.lease_id, "epoch": first.epoch, "term": first.term}
+        assert await ask("step_down", **given) is None, "what is not held any more is not given back"
+    stage.pass_time(9)
+    await stage.first.turn()
+    assert stage.first.leadership.terms() == []
+    assert [term.epoch for term in stage.second.leadership.terms()] == [2]
 
 
 async def test_an_ex_leader_that_still_believes_decides_nothing(stage: Stage) -> None:
