@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
-from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -18,27 +17,11 @@ from duly import Duly
 from duly.errors import DefinitionError
 from duly.executors import Ending, Stop
 from duly.executors.http import run_http
-from duly.executors.in_process import Threads
 from duly.listing import task_text
-from duly.run import Run, StandsFor
-from duly.schedules import cron
 from duly.tasks import http_task
+from unit.attempts import at_work, run_of
 
-NIGHT = datetime(2027, 1, 5, 2, tzinfo=UTC)
-RUN = Run(
-    id="call@2027-01-05T02:00:00Z!\u00fc",
-    job="call",
-    scheduled_at=NIGHT,
-    attempt=2,
-    max_attempts=3,
-    idempotency_key="default/call@2027-01-05T02:00:00Z!\u00fc",
-    caught_up=False,
-    kind="manual",
-    args={"day": "monday"},
-    revision=1,
-    stands_for=StandsFor(count=1, first=NIGHT, last=NIGHT, schedule=cron("0 2 * * *", "UTC")),
-    fence=77,
-)
+RUN = run_of("call", key="\u00fc")
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -119,14 +102,15 @@ def web() -> Iterator[Server]:
 @pytest.fixture
 async def call(web: Server) -> AsyncIterator[Callable[..., Any]]:
     """Make one call to its end; a path means the server of this test."""
-    threads = Threads()
+    async with at_work() as threads:
 
-    async def one(url: str, *, stop: Stop | None = None, bound: float | None = 10.0, **more: Any) -> Ending:
-        task = json.loads(json.dumps(http_task("call", web.url + url if url[0] == "/" else url, **more)))
-        return await run_http(task, RUN, stop or Stop(), threads, bound)
+        async def one(
+            url: str, *, stop: Stop | None = None, bound: float | None = 10.0, **more: Any
+        ) -> Ending:
+            task = json.loads(json.dumps(http_task("call", web.url + url if url[0] == "/" else url, **more)))
+            return await run_http(task, RUN, stop or Stop(), threads, bound)
 
-    yield one
-    threads.close()
+        yield one
 
 
 async def test_it_calls_with_the_runs_identity_in_the_headers(web: Server, call: Any) -> None:

@@ -5,47 +5,30 @@ from __future__ import annotations
 import os
 import pwd
 from collections.abc import AsyncIterator, Awaitable, Callable
-from datetime import UTC, datetime
 
 import pytest
 
 from duly.executors import Stop
-from duly.executors.in_process import Threads
 from duly.executors.shell import run_shell
 from duly.importers.crontab import read
-from duly.run import Run, StandsFor
+from unit.attempts import at_work, run_of
 
-AT = datetime(2027, 1, 5, 2, tzinfo=UTC)
 Printed = Callable[[str], Awaitable[str]]
 
 
 @pytest.fixture
 async def printed() -> AsyncIterator[Printed]:
     """What the only entry of a crontab prints when it runs."""
-    threads = Threads()
+    async with at_work() as threads:
 
-    async def run(text: str) -> str:
-        (entry,) = read(text, file="crontab", catchup="latest", comparing=True).entries
-        one = Run(
-            id="x@2027-01-05T02:00:00Z",
-            job="x",
-            scheduled_at=AT,
-            attempt=1,
-            max_attempts=1,
-            idempotency_key="default/x@2027-01-05T02:00:00Z",
-            caught_up=False,
-            kind="scheduled",
-            args={},
-            revision=1,
-            stands_for=StandsFor(count=1, first=AT, last=AT, schedule=entry.job.schedule),
-        )
-        ended = await run_shell(entry.job.policy.task, one, Stop(), threads)
-        assert ended.error is None
-        assert ended.output is not None
-        return ended.output.head + ended.output.tail
+        async def run(text: str) -> str:
+            (entry,) = read(text, file="crontab", catchup="latest", comparing=True).entries
+            ended = await run_shell(entry.job.policy.task, run_of("x", args={}), Stop(), threads)
+            assert ended.error is None
+            assert ended.output is not None
+            return ended.output.head + ended.output.tail
 
-    yield run
-    threads.close()
+        yield run
 
 
 async def test_it_has_the_variables_that_cron_gives_it(

@@ -6,7 +6,7 @@ import contextvars
 import functools
 import logging
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from itertools import islice
 from typing import Any
 
@@ -14,13 +14,13 @@ import pytest
 
 import duly.run
 from duly.executors import MESSAGE_LIMIT, TRACE_LIMIT, Ending, Stop, described, ending
-from duly.executors.in_process import Task, Threads, run_task
+from duly.executors.in_process import Task, run_task
 from duly.jobs import DataInterval, make_policy
 from duly.ledger import Claimed, Key
 from duly.run import Run
 from duly.schedules import Schedule, cron, every, never
+from unit.attempts import NIGHT, at_work
 
-NIGHT = datetime(2027, 1, 5, 2, tzinfo=UTC)
 DAY = timedelta(days=1)
 
 
@@ -131,11 +131,8 @@ def test_what_runs_on_the_loop_is_what_gives_a_coroutine() -> None:
 
 
 async def once(function: Any) -> Ending:
-    threads = Threads()
-    try:
+    async with at_work() as threads:
         return await run_task(Task.of(function), Run.of(claimed(args={})), Stop(), threads)
-    finally:
-        threads.close()
 
 
 async def test_a_thread_sees_a_copy_of_the_context() -> None:
@@ -166,8 +163,8 @@ async def test_a_stop_before_the_first_step_ends_a_task_that_never_began() -> No
         began.append(1)
 
     stop.ask("lost")
-    threads = Threads()
-    end = await run_task(Task.of(task), Run.of(claimed(args={})), stop, threads)
+    async with at_work() as threads:
+        end = await run_task(Task.of(task), Run.of(claimed(args={})), stop, threads)
     assert (end.stopped, end.leftover, began) == (True, None, [])
 
 

@@ -10,7 +10,6 @@ import signal
 import sys
 import tracemalloc
 from collections.abc import AsyncIterator, Callable
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -20,31 +19,15 @@ from conftest import wait_until_async
 from duly.executors import Ending, Stop, shell
 from duly.executors.in_process import Threads
 from duly.executors.shell import Excerpt, run_shell
-from duly.run import Run, StandsFor
-from duly.schedules import cron
+from unit.attempts import at_work, run_of
 
-NIGHT = datetime(2027, 1, 5, 2, tzinfo=UTC)
-RUN = Run(
-    id="backup@2027-01-05T02:00:00Z",
-    job="backup",
-    scheduled_at=NIGHT,
-    attempt=2,
-    max_attempts=3,
-    idempotency_key="default/backup@2027-01-05T02:00:00Z",
-    caught_up=True,
-    kind="scheduled",
-    args={"day": "monday"},
-    revision=1,
-    stands_for=StandsFor(count=1, first=NIGHT, last=NIGHT, schedule=cron("0 2 * * *", "UTC")),
-    fence=77,
-)
+RUN = run_of("backup")
 
 
 @pytest.fixture
 async def threads() -> AsyncIterator[Threads]:
-    threads = Threads()
-    yield threads
-    threads.close()
+    async with at_work() as threads:
+        yield threads
 
 
 @pytest.fixture
