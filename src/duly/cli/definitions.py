@@ -1,4 +1,4 @@
-"""``duly jobs``: what is promised. Only ``apply``, ``remove`` and ``trigger`` write."""
+"""``duly jobs``: what is promised. ``list`` and ``show`` only read."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from duly.cli.verbs import Options, Verbs, verb
 
 jobs = Verbs(
     "jobs",
-    short="What is promised: list, show, register, remove, trigger.",
+    short="What is promised: list, show, register, remove, trigger, pause, resume.",
     example="duly jobs list",
     places={
         "list": "duly.cli.definitions:list_jobs",
@@ -22,6 +22,8 @@ jobs = Verbs(
         "apply": "duly.cli.definitions:apply_jobs",
         "remove": "duly.cli.definitions:remove_job",
         "trigger": "duly.cli.definitions:trigger_job",
+        "pause": "duly.cli.pauses:pause_jobs",
+        "resume": "duly.cli.pauses:resume_jobs",
     },
 )
 

@@ -1,0 +1,97 @@
+"""What people say about jobs through the command line: what it answers, what it refuses, with which exit code."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from duly.cli import main
+
+JOBS = """
+from duly import Duly, every
+app = Duly()
+
+@app.job(every(seconds=1), catchup="all", on_resume="all", tags=("busy",))
+def tick() -> None:
+    pass
+
+@app.job("0 * * * *", catchup="latest", tags=("calm",))
+def hourly() -> None:
+    pass
+"""
+Call = Callable[..., tuple[int, Any, str]]
+
+
+@pytest.fixture
+def call(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Call:
+    """Call a verb on the test's database, in which two jobs are declared; gives exit code, answer and stderr."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "people_jobs.py").write_text(JOBS)
+
+    def calling(*words: str, as_json: bool = True) -> tuple[int, Any, str]:
+        result = CliRunner().invoke(main, [*words, "--database", url, *(["--json"] if as_json else [])])
+        out = json.loads(result.stdout) if as_json and result.stdout else result.stdout
+        return result.exit_code, out, result.stderr
+
+    assert calling("jobs", "apply", "--app", "people_jobs.py")[0] == 0
+    return calling
+
+
+def shift(monkeypatch: pytest.MonkeyPatch, seconds: int) -> None:
+    """From now on it is so many seconds later."""
+    monkeypatch.setenv("DULY_TIME_SHIFT", str(seconds))
+
+
+# ------------------------------------------------------------------ pause and resume
+
+
+def test_a_pause_is_shown_with_its_reason_and_a_resume_says_what_it_starts(
+    call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, done, _ = call("jobs", "pause", "tick", "--reason", "too loud")
+    assert (code, done["paused"], done["runs"], done["dry_run"]) == (0, ["tick"], 0, False)
+    [job] = call("jobs", "list", "--state", "paused")[1]["items"]
+    assert job["reason"].endswith(": too loud")
+    shift(monkeypatch, 30)
+    code, text, _ = call("jobs", "resume", "tick", "--dry-run", as_json=False)
+    assert (code, text[:24]) == (0, "would be resumed tick: 3")
+    code, done, _ = call("jobs", "resume", "tick")
+    [window] = done["resumed"]
+    assert (code, window["on_resume"], done["runs"]) == (0, "all", window["count"])
+    assert 29 <= done["runs"] <= 40
+    assert call("jobs", "resume", "tick")[1]["unchanged"] == ["tick"]
+
+
+def test_more_than_a_hundred_runs_want_a_yes(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    call("jobs", "pause", "tick")
+    shift(monkeypatch, 300)
+    code, out, err = call("jobs", "resume", "tick")
+    assert (code, out) == (1, "")
+    assert json.loads(err)["error"]["message"].startswith("resuming starts 3")
+    assert call("jobs", "show", "tick")[1]["state"] == "paused"
+    code, _, err = call("jobs", "resume", "tick", as_json=False)
+    assert (code, "more than 100; say --yes" in err) == (1, True)
+    code, done, _ = call("jobs", "resume", "tick", "--on-resume", "latest")
+    assert (code, done["runs"]) == (0, 1)
+
+
+def test_so_does_a_pause_whose_end_starts_them(call: Call) -> None:
+    until = ("--until", "2099-01-01T00:00:00Z")
+    assert call("jobs", "pause", "tick", *until)[0] == 1
+    assert call("jobs", "show", "tick")[1]["state"] == "active"
+    code, done, _ = call("jobs", "pause", "tick", *until, "--yes")
+    assert (code, done["until"], done["paused"]) == (0, "2099-01-01T00:00:00Z", ["tick"])
+    assert call("jobs", "pause", "--tag", "calm", *until)[1]["runs"] == 0
+
+
+def test_which_jobs_are_meant_has_to_be_said_once(call: Call) -> None:
+    for words in (["pause"], ["resume"], ["pause", "tick", "--tag", "busy"]):
+        assert call("jobs", *words)[0] == 2
+    assert call("jobs", "pause", "tock")[0] == 1
+    assert call("jobs", "pause", "tick", "--until", "2020-01-01T00:00:00Z")[0] == 2
+    assert call("jobs", "pause", "--match", "*")[1]["paused"] == ["hourly", "tick"]
