@@ -14,7 +14,7 @@ from typing import Any
 
 import psycopg
 
-from duly import listing
+from duly import listing, signals
 from duly.answers import JobInfo, Page, RunInfo
 from duly.audit import Report, audit
 from duly.client import Jobs, Runs, instant, located
@@ -28,6 +28,7 @@ from duly.records import author as whoever
 from duly.registration import Applied
 from duly.schedules import Schedule
 from duly.settings import Settings
+from duly.signals import Sent
 
 
 class SyncJobs:
@@ -97,9 +98,7 @@ class SyncJobs:
     ) -> Resumed:
         """Let paused jobs go on from now. Raises NotFound, Conflict."""
         return driven(
-            self._jobs.resume(
-                name, match=match, tag=tag, on_resume=on_resume, reason=reason, dry_run=dry_run
-            )
+            self._jobs.resume(name, match=match, tag=tag, on_resume=on_resume, reason=reason, dry_run=dry_run)
         )
 
     def get(self, name: str) -> JobInfo:
@@ -165,6 +164,10 @@ class SyncRuns:
         """What its attempts printed. Raises NotFound."""
         return driven(self._runs.logs(id, attempt=attempt))
 
+    def history(self, id: str) -> Mapping[str, Any]:
+        """What it remembers, and the signals that wait for it. Raises NotFound."""
+        return driven(self._runs.history(id))
+
     def wait(self, id: str, timeout: object = None) -> RunInfo:
         """The run when it has ended; raises TimeoutError after ``timeout``."""
         return driven(self._runs.wait(id, timeout))
@@ -224,6 +227,10 @@ class SyncClient:
     def using(self, connection: psycopg.Connection[Any]) -> SyncClient:
         """The same verbs on the caller's connection, within the caller's transaction; see ``Client.using``."""
         return _Within(connection, self._author)
+
+    def signal(self, run: str, name: str, payload: Any = None, *, key: str | None = None) -> Sent:
+        """Tell a run something, once for each ``key``; see ``Client.signal``. Raises NotFound, Conflict."""
+        return driven(signals.send(self._database(), run, name, payload, key=key, sender=self._author))
 
     def audit(
         self,

@@ -23,7 +23,7 @@ from typing import Any
 
 import psycopg
 
-from duly import listing
+from duly import listing, signals
 from duly.answers import JobInfo, Page, RunInfo, read_token
 from duly.audit import Report, audit
 from duly.catalog import Catalog
@@ -39,6 +39,7 @@ from duly.records import author as whoever
 from duly.registration import Applied
 from duly.schedules import Schedule
 from duly.settings import Settings, duration
+from duly.signals import Sent
 
 KEPT = 1000
 """How many names each list of an ``apply`` holds at most; its counts are exact."""
@@ -267,6 +268,10 @@ class Runs:
         found: Sequence[Mapping[str, Any]] = (await listing.logs(self._database(), id, attempt))["items"]
         return found
 
+    async def history(self, id: str) -> Mapping[str, Any]:
+        """What it remembers: ``items`` in their order, and the signals ``waiting`` for it. Raises NotFound."""
+        return await signals.history(self._database(), id)
+
     async def wait(self, id: str, timeout: object = None) -> RunInfo:  # noqa: ASYNC109 - seconds, "5m", timedelta
         """The run when it has ended, whatever its outcome; raises TimeoutError after ``timeout``, NotFound."""
         database = self._database()
@@ -367,6 +372,15 @@ class Client:
         client = cls(author=author)
         client._open, client._borrowed = database, True
         return client
+
+    async def signal(self, run: str, name: str, payload: Any = None, *, key: str | None = None) -> Sent:
+        """Tell a run something: it goes on if it waits for that, else its next ``run.wait_for(name)`` takes it.
+
+        ``payload`` is JSON of at most 64 KiB. The same ``key`` tells the run once, so that a call without an answer may
+        be repeated; ``created`` of the answer says whether this call did. Raises NotFound, Conflict when the run has
+        ended, NotJSON, TooLarge.
+        """
+        return await signals.send(self._database(), run, name, payload, key=key, sender=self._author)
 
     async def audit(
         self,

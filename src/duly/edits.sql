@@ -80,6 +80,19 @@ update duly.cursors
    and cursors.live_at is null
 returning cursors.job_id
 
+-- name: signalled
+-- A run that waits for a signal goes on: called by whoever holds its row and has just written the signal.
+update duly.runs
+   set state        = 'queued',
+       waits_for    = null,
+       available_at = duly.clock(%(at)s::timestamptz, %(shift)s::double precision)
+ where runs.job_id = %(job_id)s::bigint
+   and runs.scheduled_at = %(scheduled_at)s::timestamptz
+   and runs.trigger_id = %(trigger_id)s::text
+   and runs.state = 'asleep'
+   and runs.waits_for = %(waits_for)s::text
+returning runs.job_id
+
 -- name: outage
 -- After a time in which no process lived: what holds a place was known to be busy until the last sign of
 -- life, and is busy again from now on; what lies between is a question of catch-up.

@@ -35,6 +35,9 @@ A message says what, which one, and what to do next; its facts are attributes.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 
 class DulyError(Exception):
     """The root of everything duly raises on purpose.
@@ -179,7 +182,14 @@ class TaskTimeout(RunError):
 
 
 class StepMismatch(RunError):
-    """A resumed run asks for other steps than it recorded."""
+    """A resumed run asks for other steps than it recorded; ``recorded`` and ``asked`` are the two sequences."""
+
+    def __init__(
+        self, message: str, *, recorded: Sequence[str] = (), asked: Sequence[str] = (), **where: Any
+    ) -> None:
+        super().__init__(message, **where)
+        self.recorded = tuple(recorded)
+        self.asked = tuple(asked)
 
 
 class HistoryTooLarge(RunError):

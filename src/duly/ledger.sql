@@ -209,11 +209,13 @@ select claimed.job_id, jobs.name, coalesce(triggers.args, revisions.args) as arg
 -- and what belongs together is found by hashing (in), never by joining lists of which one row each is expected.
 with ended as materialized (
     select ended.job_id, ended.scheduled_at, ended.trigger_id, ended.attempt, ended.worker, ended.outcome,
-           ended.result, ended.error, ended.delay, ended.seen_at
+           ended.result, ended.error, ended.delay, ended.seen_at, ended.waits_for, ended.until
       from unnest(%(job_id)b::bigint[], %(scheduled_at)b::timestamptz[], %(trigger_id)b::text[],
                   %(attempt)b::integer[], %(worker)b::uuid[], %(outcome)b::text[], %(result)b::jsonb[],
-                  %(error)b::jsonb[], %(delay)b::double precision[], %(seen_at)b::timestamptz[])
-           as ended (job_id, scheduled_at, trigger_id, attempt, worker, outcome, result, error, delay, seen_at)
+                  %(error)b::jsonb[], %(delay)b::double precision[], %(seen_at)b::timestamptz[],
+                  %(waits_for)b::text[], %(until)b::timestamptz[])
+           as ended (job_id, scheduled_at, trigger_id, attempt, worker, outcome, result, error, delay, seen_at,
+                     waits_for, until)
 ),
 places as materialized (
     select place.job_id
@@ -230,12 +232,22 @@ places as materialized (
 ),
 judged as materialized (
     select ended.job_id, ended.scheduled_at, ended.trigger_id, ended.attempt, ended.worker, ended.outcome,
-           ended.result, ended.error, ended.seen_at,
+           ended.result, ended.error, ended.seen_at, ended.waits_for, ended.until,
            duly.clock(%(at)s::timestamptz, %(shift)s::double precision) as now,
            coalesce(ended.delay, 0) * interval '1 second' as wait,
            ended.job_id in (select places.job_id from places) as placed,
            case
                when ended.outcome in ('succeeded', 'cancelled') then ended.outcome
+               when ended.outcome = 'asleep' and exists (
+                    select from duly.signals
+                     where signals.job_id = ended.job_id
+                       and signals.scheduled_at = ended.scheduled_at
+                       and signals.trigger_id = ended.trigger_id
+                       and signals.consumed_seq is null
+                       and 'signal:' || signals.name = ended.waits_for)
+                   then 'queued'
+               when ended.outcome = 'asleep' then 'asleep'
+               when ended.waits_for = 'person' then 'parked'
                when ended.outcome = 'lost' and policies.on_lost = 'retry' and runs.losses + 1 < policies.max_lost
                    then 'queued'
                when ended.outcome in ('failed', 'timed_out') and runs.failures + 1 < policies.max_attempts
@@ -258,9 +270,11 @@ judged as materialized (
 finished as (
     update duly.runs
        set state        = judged.state,
-           waits_for    = case when judged.state = 'asleep' then 'retry' end,
-           available_at = case when judged.state in ('asleep', 'queued') then judged.now + judged.wait else runs.available_at end,
-           finished_at  = case when judged.state in ('asleep', 'queued') then null else judged.now end,
+           waits_for    = case when judged.state in ('asleep', 'parked') then coalesce(judged.waits_for, 'retry') end,
+           available_at = case when judged.state = 'asleep' and judged.outcome = 'asleep' then judged.until
+                               when judged.state in ('asleep', 'queued') then judged.now + judged.wait
+                               else runs.available_at end,
+           finished_at  = case when judged.state in ('asleep', 'queued', 'parked') then null else judged.now end,
            failures     = runs.failures + case when judged.outcome in ('failed', 'timed_out') then 1 else 0 end,
            losses       = runs.losses + case when judged.outcome = 'lost' then 1 else 0 end,
            result       = judged.result,
@@ -273,8 +287,8 @@ finished as (
        and runs.attempt = judged.attempt
        and runs.worker is not distinct from judged.worker
  returning runs.job_id, runs.scheduled_at, runs.trigger_id, runs.attempt, runs.worker, runs.state, runs.started_at,
-           runs.failures, runs.losses, runs.available_at, judged.outcome, judged.error, judged.now, judged.seen_at,
-           judged.placed
+           runs.failures, runs.losses, runs.available_at, runs.waits_for, judged.outcome, judged.error, judged.now,
+           judged.seen_at, judged.placed, runs.state in ('queued', 'asleep', 'parked') as live
 ),
 tried as (
     insert into duly.attempts (job_id, scheduled_at, trigger_id, attempt, worker, started_at, finished_at, outcome, error)
@@ -287,7 +301,7 @@ waiting as materialized (
       from finished
       join duly.runs on runs.job_id = finished.job_id and runs.state = 'asleep' and runs.waits_for = 'place'
      where finished.placed
-       and finished.state not in ('queued', 'asleep')
+       and not finished.live
      order by runs.job_id, runs.scheduled_at, runs.trigger_id
 ),
 promoted as (
@@ -305,18 +319,18 @@ promoted as (
 ),
 freed as (
     update duly.cursors
-       set live_at      = case when finished.state in ('queued', 'asleep') then cursors.live_at else promoted.scheduled_at end,
-           live_trigger = case when finished.state in ('queued', 'asleep') then cursors.live_trigger else promoted.trigger_id end,
+       set live_at      = case when finished.live then cursors.live_at else promoted.scheduled_at end,
+           live_trigger = case when finished.live then cursors.live_trigger else promoted.trigger_id end,
            seen_at      = case when cursors.busy_at <= greatest(cursors.cursor_at, cursors.seen_at)
                                then greatest(cursors.seen_at, coalesce(finished.seen_at, finished.now))
                                else cursors.seen_at end,
            busy_at      = case when finished.outcome = 'lost' then finished.now
-                               when finished.state in ('queued', 'asleep') then cursors.busy_at
+                               when finished.live then cursors.busy_at
                                when promoted.job_id is null then null
                                else finished.now end,
            wake_at      = case when cursors.revision < cursors.newest_revision then finished.now
                                when finished.outcome = 'lost' then cursors.due_at
-                               when finished.state in ('queued', 'asleep') or promoted.job_id is not null then cursors.wake_at
+                               when finished.live or promoted.job_id is not null then cursors.wake_at
                                else cursors.due_at end
       from finished
       left join promoted on promoted.job_id = finished.job_id
@@ -326,8 +340,8 @@ freed as (
  returning cursors.job_id, cursors.wake_at <= finished.now as behind
 )
 select finished.job_id, finished.scheduled_at, finished.trigger_id, finished.attempt, finished.state, finished.outcome,
-       finished.available_at, finished.now, finished.started_at, finished.failures, finished.losses, finished.error,
-       jobs.name,
+       finished.available_at, finished.waits_for, finished.now, finished.started_at, finished.failures, finished.losses,
+       finished.error, jobs.name,
        finished.job_id in (select freed.job_id from freed where freed.behind) as behind,
        finished.state = 'queued' or finished.job_id in (select promoted.job_id from promoted) as ready
   from finished

@@ -132,7 +132,7 @@ async def runs(
 async def run(database: Database, run: str) -> dict[str, Any]:
     """One run by its address; raises NotFound, or DefinitionError where the text is no address."""
     async with database.transaction("begin_snapshot") as connection:
-        row = await _run_row(database, connection, run)
+        row = await run_row(database, connection, run)
         [document] = await run_documents(database, connection, [row])
     return document
 
@@ -143,7 +143,7 @@ async def logs(database: Database, run: str, attempt: int | None = None) -> dict
     Raises NotFound when there is no such run.
     """
     async with database.transaction("begin_snapshot") as connection:
-        row = await _run_row(database, connection, run)
+        row = await run_row(database, connection, run)
         kept = await database.rows(
             connection,
             "audit",
@@ -375,7 +375,8 @@ async def runs_at(database: Database, connection: Connection, job_id: int, at: d
     return await _run_rows(database, connection, limit=LIMIT, job_id=job_id, exact_at=at)
 
 
-async def _run_row(database: Database, connection: Connection, address: str) -> Row:
+async def run_row(database: Database, connection: Connection, address: str) -> Row:
+    """One run by its address; raises NotFound, or DefinitionError where the text is no address."""
     _, name, at, key = parse_run_id(address)
     found = await named(database, connection, name)
     rows = await _run_rows(database, connection, limit=1, job_id=found["id"], exact_at=at, exact_key=key)

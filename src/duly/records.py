@@ -22,6 +22,8 @@ from duly.postgres import Row
 from duly.schedules import Schedule
 
 VERSION = installed_version("duly")
+PERSON = "person"
+"""What a parked run waits for."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -91,10 +93,11 @@ class Claimed:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ended:
-    """How an attempt ended: an outcome of ``succeeded failed timed_out cancelled lost``, and what it left.
+    """How an attempt ended: an outcome of ``succeeded failed timed_out cancelled lost asleep``, and what it left.
 
     ``delay`` is how many seconds to wait before the next try; None forbids one. ``seen_at`` is the last sign
-    of life where that is not now.
+    of life where that is not now. ``waits_for`` is what an asleep run waits for, at most until ``until``; a failed
+    one that waits for a PERSON is parked.
     """
 
     key: Key
@@ -105,6 +108,8 @@ class Ended:
     error: Mapping[str, str] | None = None
     delay: float | None = None
     seen_at: datetime | None = None
+    waits_for: str | None = None
+    until: datetime | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -125,6 +130,7 @@ class Finished:
     error: Mapping[str, str] | None
     behind: bool
     ready: bool = False
+    waits_for: str | None = None
 
     @property
     def id(self) -> str:
@@ -202,6 +208,7 @@ def finished_of(row: Row) -> Finished:
         error=row["error"],
         behind=bool(row["behind"]),
         ready=bool(row["ready"]),
+        waits_for=row["waits_for"],
     )
 
 
@@ -218,6 +225,8 @@ def ended_arrays(ended: Sequence[Ended]) -> dict[str, list[Any]]:
         "error": [None if one.error is None else Jsonb(one.error) for one in ended],
         "delay": [None if one.delay is None else float(one.delay) for one in ended],
         "seen_at": [one.seen_at for one in ended],
+        "waits_for": [one.waits_for for one in ended],
+        "until": [one.until for one in ended],
     }
 
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
+from duly.durable import Memory, Previous, step_name
 from duly.errors import RunError
 from duly.jobs import DataInterval, data_interval
+from duly.postgres import driven
 from duly.records import Claimed, idempotency_key
 from duly.schedules import Schedule
-from duly.transactions import IDLE, Block, Effects
+from duly.transactions import IDLE, Block, Effects, Hand, blocking_hand, in_a_loop, waiting_hand
 
 _MICROSECOND = timedelta(microseconds=1)
 
@@ -66,10 +68,11 @@ class Run:
     stands_for: StandsFor
     fence: int = 0
     effects: Effects | None = field(default=None, repr=False, compare=False)
+    memory: Memory | None = field(default=None, repr=False, compare=False)
 
     @classmethod
-    def of(cls, claimed: Claimed, effects: Effects | None = None) -> Run:
-        """The run of an attempt that a worker holds; ``effects`` is what it may commit."""
+    def of(cls, claimed: Claimed, effects: Effects | None = None, memory: Memory | None = None) -> Run:
+        """The run of an attempt that a worker holds; what it may commit, and what it remembers."""
         key = claimed.key
         return cls(
             id=claimed.id,
@@ -90,6 +93,7 @@ class Run:
             ),
             fence=claimed.fence,
             effects=effects,
+            memory=memory,
         )
 
     @property
@@ -108,6 +112,8 @@ class Run:
         Raises Fenced at the end of the block when this attempt has lost its run, and RunError when the attempt
         has had its transaction already; what the block itself raises rolls it back and is raised on.
         """
+        if self.memory is not None:
+            self.memory.before_transaction()
         return Block(self._effects(), idle)
 
     def result(self, value: Any) -> None:
@@ -116,6 +122,84 @@ class Run:
         Raises NotJSON or TooLarge, and RunError once the transaction has ended.
         """
         self._effects().keep(value)
+
+    # ------------------------------------------------------------------ a run that remembers
+
+    def step(
+        self,
+        function: Callable[..., Any],
+        /,
+        *args: Any,
+        key: object = None,
+        transaction: bool = False,
+        **named: Any,
+    ) -> Any:
+        """Do ``function(*args, **named)`` once in the life of the run, and give its result.
+
+        In an ``async def`` task ``await run.step(...)``, in a plain function ``run.step(...)``. The result, JSON of
+        at most 256 KiB, is kept; when the run goes on after a sleep, a retry or the loss of its worker, the step
+        is not done again and gives what was kept. A worker that is lost within a step leaves nothing, so the
+        step is done again then; with ``transaction`` the function is given a connection to the ledger's database
+        first, and what it writes through that is committed with the step, once or not at all.
+
+        Steps are known by the order in which they are asked for and by the function's name; ``key`` tells several
+        of one name apart, such as the number of a customer, and is used once in a run.
+
+        Raises what the function raises, NotJSON, TooLarge, StepMismatch when the history has another step at this
+        place, HistoryTooLarge, Fenced when this attempt has lost its run.
+        """
+
+        def call(*given: Any) -> Any:
+            return function(*given, *args, **named)
+
+        name = step_name(function)
+        return self._remembered(
+            lambda memory, hand: memory.step(hand, call, key, transaction=transaction, name=name)
+        )
+
+    def sleep(self, time: object) -> Any:
+        """Go on when so much time has passed since the run first asked: seconds, ``"3d"`` or a timedelta.
+
+        In an ``async def`` task ``await run.sleep(...)``, in a plain function ``run.sleep(...)``. The attempt ends
+        and its worker is free; later the task is called from its first line again, and its steps answer
+        from what was kept. An instant that passed while nobody was up is due at once.
+
+        Raises ValueError for less than nothing or more than a hundred years, StepMismatch, HistoryTooLarge, Fenced.
+        """
+        return self._remembered(lambda memory, hand: memory.sleep(hand, time))
+
+    def wait_for(self, name: str, timeout: object = None) -> Any:
+        """The payload of the next signal ``name`` that is sent to this run, or was sent and not taken yet.
+
+        In an ``async def`` task ``await run.wait_for(...)``, in a plain function ``run.wait_for(...)``. Nothing runs
+        meanwhile, as in :meth:`sleep`. Signals of one name are taken in the order in which they were sent.
+
+        Raises TimeoutError when none was sent within ``timeout`` (a duration) of the first question,
+        DefinitionError, StepMismatch, HistoryTooLarge, Fenced.
+        """
+        return self._remembered(lambda memory, hand: memory.wait_for(hand, name, timeout))
+
+    @property
+    def previous(self) -> Previous | None:
+        """The last run of this job before ``scheduled_at`` that succeeded, with ``id`` and ``result``, or None."""
+        memory = self._memory()
+        if not memory.seen:
+            driven(memory.previous(blocking_hand(memory.tills)))
+        return memory.seen[0]
+
+    def _remembered(self, ask: Callable[[Memory, Hand], Coroutine[Any, Any, Any]]) -> Any:
+        """On the worker's loop something to await, in a thread the answer itself."""
+        memory = self._memory()
+        if in_a_loop():
+            return _waited(memory, ask)
+        return driven(ask(memory, blocking_hand(memory.tills)))
+
+    def _memory(self) -> Memory:
+        if self.memory is None:
+            raise RunError(
+                f"run {self.id} was not given by a worker, so there is nothing that it could remember"
+            )
+        return self.memory
 
     def _effects(self) -> Effects:
         if self.effects is None:
@@ -128,6 +212,10 @@ class Run:
     def log(self) -> logging.Logger:
         """A logger below ``duly.run`` whose records carry ``run``, ``job`` and ``attempt``."""
         return _RunLogger({"run": self.id, "job": self.job, "attempt": self.attempt})
+
+
+async def _waited(memory: Memory, ask: Callable[[Memory, Hand], Coroutine[Any, Any, Any]]) -> Any:
+    return await ask(memory, await waiting_hand(memory.tills))
 
 
 class _RunLogger(logging.Logger):

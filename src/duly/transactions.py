@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Mapping
-from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Protocol, cast
@@ -32,7 +32,8 @@ IDLE = 60.0
 """Seconds that a task's transaction may stand between two statements."""
 
 _PATIENCE = 600.0  # how long a task waits for one of the connections that tasks share
-_PAUSE = 0.2  # between two questions after a COMMIT whose answer was lost
+PAUSE = 0.2
+"""Seconds between two questions after a COMMIT whose answer was lost."""
 
 Asynchronous = psycopg.AsyncConnection[Any]
 Synchronous = psycopg.Connection[Any]
@@ -74,8 +75,8 @@ class Tills:
                 await pool.close()
         if loop is not self._loop:
             raise RunError(
-                "run.transaction() was entered on an event loop of the task's own",
-                hint="declare the task with async def, or write `with run.transaction()` in a plain function",
+                "the run was used on an event loop of the task's own",
+                hint="declare the task with async def, or use the blocking form in a plain function",
             )
         return self._waiting
 
@@ -146,13 +147,13 @@ class Block(AbstractAsyncContextManager[Asynchronous], AbstractContextManager[Sy
 
     def __init__(self, effects: Effects, idle: float) -> None:
         self._effects = effects
-        self._bounds = {"idle": f"{max(1, round(idle * 1000))}ms"}
+        self._bounds = _bounds(idle)
         self._hand: Hand | None = None
 
     async def __aenter__(self) -> Asynchronous:
         self._effects.begin()
         try:
-            self._hand = _Waiting(self._effects.tills.database, await self._effects.tills.waiting())
+            self._hand = await waiting_hand(self._effects.tills)
             await _begin(self._hand, self._bounds)
         except BaseException:
             self._effects.busy = False
@@ -166,13 +167,13 @@ class Block(AbstractAsyncContextManager[Asynchronous], AbstractContextManager[Sy
         return await _end(self._hand, self._effects, error)
 
     def __enter__(self) -> Synchronous:
-        if _in_a_loop():
+        if in_a_loop():
             raise RunError(
                 "`with run.transaction()` would block the worker; an async def task says async with"
             )
         self._effects.begin()
         try:
-            self._hand = _Blocking(self._effects.tills.database, self._effects.tills.blocking())
+            self._hand = blocking_hand(self._effects.tills)
             driven(_begin(self._hand, self._bounds))
         except BaseException:
             self._effects.busy = False
@@ -186,7 +187,8 @@ class Block(AbstractAsyncContextManager[Asynchronous], AbstractContextManager[Sy
         return driven(_end(self._hand, self._effects, error))
 
 
-def _in_a_loop() -> bool:
+def in_a_loop() -> bool:
+    """Does the caller's thread run an event loop, so that it must not block?"""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -232,17 +234,7 @@ async def _end(hand: Hand, effects: Effects, error: BaseException | None) -> boo
 
 async def _finish(hand: Hand, effects: Effects) -> Finished:
     """The completion as the last statement, under the fence; raises Fenced."""
-    status = hand.connection.info.transaction_status
-    if status == TransactionStatus.INERROR:
-        raise RunError(
-            f"a statement in the transaction of run {effects.run} failed, so nothing of it can be committed",
-            hint="write what may fail within `conn.transaction()`, which is a savepoint here",
-        )
-    if status == TransactionStatus.IDLE:
-        raise RunError(
-            f"the task of run {effects.run} ended the transaction that was handed to it by a statement of its own",
-            hint="leave the commit to the end of the block",
-        )
+    unbroken(hand, f"run {effects.run}")
     await hand.say("ends")
     crash.point("effects.before")
     rows = await hand.rows("ledger", "finish", ended_arrays([effects.ended]))
@@ -254,18 +246,62 @@ async def _finish(hand: Hand, effects: Effects) -> Finished:
     return finished_of(rows[0])
 
 
+def unbroken(hand: Hand, whose: str) -> None:
+    """Raise RunError unless the transaction that was handed to a task can still be committed."""
+    status = hand.connection.info.transaction_status
+    if status == TransactionStatus.INERROR:
+        raise RunError(
+            f"a statement in the transaction of {whose} failed, so nothing of it can be committed",
+            hint="write what may fail within `conn.transaction()`, which is a savepoint here",
+        )
+    if status == TransactionStatus.IDLE:
+        raise RunError(
+            f"the task of {whose} ended the transaction that was handed to it by a statement of its own",
+            hint="leave the commit to the end of the block",
+        )
+
+
+@asynccontextmanager
+async def bounded(hand: Hand, idle: float) -> AsyncIterator[Callable[[], Awaitable[None]]]:
+    """A transaction on a connection that a task writes through; gives the call that commits it.
+
+    What the block raises before that call rolls everything back.
+    """
+    await _begin(hand, _bounds(idle))
+    sent = False
+
+    async def commit() -> None:
+        nonlocal sent
+        sent = True
+        await hand.commit()
+
+    try:
+        yield commit
+    except BaseException as error:
+        if not sent:
+            await hand.leave(error)
+        raise
+    finally:
+        await hand.give()
+
+
+def _bounds(idle: float) -> dict[str, object]:
+    return {"idle": f"{max(1, round(idle * 1000))}ms"}
+
+
 async def _commit(hand: Hand, effects: Effects, finished: Finished) -> None:
     """Commit; where the answer is lost, ask the ledger until it says whether it took place."""
     try:
         await hand.commit()
     except psycopg.OperationalError as error:
-        if not _unknown(error) or not await _recorded(hand, effects):
+        if not unknown(error) or not await _recorded(hand, effects):
             raise
     crash.point("effects.committed")
     effects.finished = finished
 
 
-def _unknown(error: psycopg.Error) -> bool:
+def unknown(error: psycopg.Error) -> bool:
+    """Does the error leave open what became of the statement: the connection or the server went away?"""
     return error.sqlstate is None or error.sqlstate[:2] in ("08", "57")
 
 
@@ -286,7 +322,7 @@ async def _recorded(hand: Hand, effects: Effects) -> bool:
             found = await hand.rows("records", "ended", {name: ended[name] for name in names})
             await hand.commit()
         except (psycopg.OperationalError, PoolTimeout):
-            await hand.pause(_PAUSE)
+            await hand.pause(PAUSE)
         else:
             return bool(found)
 
@@ -311,6 +347,16 @@ class Hand(Protocol):
     async def say(self, name: str) -> None: ...
 
     async def pause(self, seconds: float) -> None: ...
+
+
+async def waiting_hand(tills: Tills) -> Hand:
+    """The hand of an ``async def`` task, empty; raises RunError on a loop that is not the worker's."""
+    return _Waiting(tills.database, await tills.waiting())
+
+
+def blocking_hand(tills: Tills) -> Hand:
+    """The hand of a plain function, empty."""
+    return _Blocking(tills.database, tills.blocking())
 
 
 class _Waiting:

@@ -18,11 +18,13 @@ from uuid import UUID
 
 from duly import crash
 from duly.completions import GROUP, LONGEST_PAUSE, Completion, Completions, Reach
+from duly.durable import Memory
 from duly.executors import Ending, Stop, described, fault
 from duly.executors.http import run_http
 from duly.executors.in_process import Task, Threads, run_task
 from duly.executors.shell import TERM_GRACE, run_shell
 from duly.ledger import Claimed, Ended, Finished, Hands, Key, Ledger
+from duly.records import PERSON
 from duly.run import Run
 from duly.settings import Settings
 from duly.tasks import HTTP, SHELL
@@ -373,7 +375,8 @@ class Worker:
     async def _execute(self, held: _Held) -> Ending:
         policy = held.claimed.policy
         held.effects = Effects(self._tills, held.claimed, held.worker)
-        run = Run.of(held.claimed, held.effects)
+        memory = Memory(self._tills, held.claimed, held.worker, held.effects)
+        run = Run.of(held.claimed, held.effects, memory)
         if policy.task_name == SHELL:
             return await run_shell(policy.task, run, held.stop, self._threads)
         if policy.task_name == HTTP:
@@ -429,7 +432,7 @@ class Worker:
                 self._say("fenced", held, completion.ended.error)
                 continue
             for event in _events_of(finished):
-                self._say(event, held, finished.error)
+                self._say(event, held, finished.error, **_rest_of(finished))
             if finished.state == "asleep" and finished.available_at is not None:
                 delay = (finished.available_at - finished.at).total_seconds()
                 if delay < NEAR:  # later ones are found by polling
@@ -487,13 +490,13 @@ class Worker:
             self._nudge.set()
         return lost
 
-    def _say(self, event: str, held: _Held, error: Mapping[str, str] | None = None) -> None:
+    def _say(self, event: str, held: _Held, error: Mapping[str, str] | None = None, **more: Any) -> None:
         if self._events.wants(event):
             claimed = held.claimed
             facts = _facts(claimed.id, claimed.job, claimed.key, claimed.attempt, claimed.started_at)
             if event != "started":
                 facts["seconds"] = held.seconds
-            self._events.emit(event, **facts, **_error(error))
+            self._events.emit(event, **facts, **_error(error), **more)
 
 
 def _ended(held: _Held, end: Ending) -> Ended:
@@ -506,6 +509,8 @@ def _ended(held: _Held, end: Ending) -> Ended:
     elif end.stopped:
         outcome = "lost"
         error = fault("Drained", "the worker was shut down before the attempt ended; its outcome is unknown")
+    elif end.nap is not None:
+        outcome = "asleep"
     return Ended(
         key=claimed.key,
         attempt=claimed.attempt,
@@ -513,7 +518,9 @@ def _ended(held: _Held, end: Ending) -> Ended:
         outcome=outcome,
         result=end.result,
         error=error,
-        delay=policy.backoff.delay(claimed.failures + 1, key=claimed.id),
+        delay=None if end.nap else policy.backoff.delay(claimed.failures + 1, key=claimed.id),
+        waits_for=PERSON if end.parked else end.nap.waits_for if end.nap else None,
+        until=end.nap.until if end.nap else None,
     )
 
 
@@ -521,10 +528,17 @@ def _events_of(finished: Finished) -> Iterable[str]:
     """The words for what was recorded: how the attempt ended, and what that means for its run."""
     if finished.outcome not in ("failed", "succeeded", "cancelled"):
         yield finished.outcome
-    if finished.state in ("queued", "asleep"):
+    if finished.state in ("queued", "asleep") and finished.outcome != "asleep":
         yield "retrying"
-    elif finished.state in ("succeeded", "failed", "cancelled"):
+    elif finished.state in ("succeeded", "failed", "cancelled", "parked"):
         yield finished.state
+
+
+def _rest_of(finished: Finished) -> dict[str, Any]:
+    """What a sleeping run waits for, and until when."""
+    if finished.outcome != "asleep" or finished.state != "asleep":
+        return {}
+    return {"waits_for": finished.waits_for, "until": finished.available_at}
 
 
 def _facts_of(finished: Finished) -> dict[str, Any]:

@@ -58,7 +58,7 @@ def test_the_verbs_are_those_that_others_rely_on() -> None:
         "export": ["crontab"],
         "import": ["crontab"],
         "jobs": ["apply", "list", "pause", "remove", "resume", "show", "trigger"],
-        "runs": ["list", "logs", "show"],
+        "runs": ["history", "list", "logs", "show", "signal"],
     }
     alone = ["audit", "cluster", "explain", "migrate", "next", "scheduler", "up", "worker"]
     below = [f"{group} {word}" for group, words in groups.items() for word in words]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -17,12 +18,14 @@ if TYPE_CHECKING:
 
 runs = Verbs(
     "runs",
-    short="What was given to execution: list, show, logs.",
+    short="What was given to execution: list, show, logs, history, signal.",
     example="duly runs list --job nightly_sales",
     places={
         "list": "duly.cli.runs:list_runs",
         "show": "duly.cli.runs:show_run",
         "logs": "duly.cli.runs:logs_of_run",
+        "history": "duly.cli.runs:history_of_run",
+        "signal": "duly.cli.runs:signal_run",
     },
 )
 
@@ -30,6 +33,8 @@ STATES = ("queued", "running", "asleep", "parked", "succeeded", "failed", "cance
 TERMINAL = frozenset(STATES[4:])
 LOOK = 0.5
 """Seconds between two looks at a run that is followed."""
+SHOWN = 100
+"""How many characters of a value stand in a line."""
 
 
 @verb("list", example="duly runs list --job nightly_sales --state failed")
@@ -117,3 +122,71 @@ def _print(kept: dict[str, Any]) -> None:
     sys.stdout.write(kept["tail"])
     if not (kept["tail"] or kept["head"]).endswith("\n"):
         line()
+
+
+@verb("history", example="duly runs history onboarding@2027-03-28T01:00:00Z!customer-17")
+@click.argument("run")
+def history_of_run(options: Options, run: str) -> int:
+    """Show what a run remembers: its steps, sleeps and waits in their order, and the signals that wait for it."""
+    from duly import signals
+    from duly.cli.opening import run_on
+
+    found = run_on(options, lambda db: signals.history(db, run))
+    listed(
+        found,
+        options.json,
+        head=("SEQ", "AT", "ATTEMPT", "KIND", "KEY", "DATA"),
+        row=lambda event: [
+            *(event[key] for key in ("seq", "at", "attempt", "kind", "key")),
+            _short(event["data"]),
+        ],
+        nothing="no history",
+    )
+    if not options.json:
+        for each in found["waiting"]:
+            line(
+                f"waiting: {each['signal']} {_short(each['payload'])}, sent {each['sent_at']} by {each['sender']}"
+            )
+    return 0
+
+
+def _short(data: Any) -> str:
+    """A value as JSON in one line, cut where it is long."""
+    words = json.dumps(data, ensure_ascii=False)
+    return words if len(words) <= SHOWN else f"{words[:SHOWN]}…"
+
+
+class _Payload(click.ParamType[Any]):
+    """Any value of JSON."""
+
+    name = "json"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        try:
+            return json.loads(value)
+        except ValueError as error:
+            self.fail(f"it is not JSON ({error}); text stands in quotes: '\"yes\"'", param, ctx)
+
+
+@verb("signal", example="duly runs signal onboarding@2027-03-28T01:00:00Z!customer-17 approved")
+@click.argument("run")
+@click.argument("name")
+@click.option("--payload", type=_Payload(), default=None, metavar="JSON", help="What it is told (null).")
+@click.option("--key", metavar="K", help="The same key tells the run once, however often it is sent.")
+@click.option("--dry-run", is_flag=True, help="Say what would happen, and send nothing.")
+def signal_run(options: Options, run: str, name: str, payload: Any, key: str | None, dry_run: bool) -> int:
+    """Tell a run something that it waits for, or will: run.wait_for(NAME) gives the payload."""
+    from duly import signals
+    from duly.cli.opening import run_on
+    from duly.records import author
+
+    sent = run_on(
+        options,
+        lambda db: signals.send(db, run, name, payload, key=key, sender=author(), dry_run=dry_run),
+    )
+    if options.json:
+        document(sent.document())
+    else:
+        word = "would be told" if dry_run else "was told" if sent.created else "had been told already"
+        line(f"{sent.run} {word} {name}")
+    return 0

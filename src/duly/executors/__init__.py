@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from duly.durable import Nap
 from duly.errors import DulyError
 from duly.jobs import RESULT_LIMIT, plain_json
 
@@ -55,7 +56,8 @@ class Ending:
     """What came of an attempt: a result or an error.
 
     ``stopped`` says that it was ended before it was done. ``leftover`` is what still runs although the attempt
-    is over (a thread cannot be killed): the worker's place stays taken until it is done.
+    is over (a thread cannot be killed): the worker's place stays taken until it is done. With ``nap`` the run
+    sleeps or waits and goes on later; ``parked`` is an error that only a person can answer.
     """
 
     result: Any = None
@@ -63,6 +65,8 @@ class Ending:
     stopped: bool = False
     output: Output | None = None
     leftover: asyncio.Future[Any] | None = None
+    nap: Nap | None = None
+    parked: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

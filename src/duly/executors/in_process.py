@@ -8,13 +8,15 @@ import contextvars
 import functools
 import inspect
 import threading
-from collections.abc import Callable, Mapping
+import types
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any
 
+from duly.durable import Memory, Suspended
 from duly.errors import DefinitionError
-from duly.executors import Ending, Raised, Stop, ending
+from duly.executors import Ending, Raised, Stop, described, ending
 from duly.run import Run
 
 CANCEL_GRACE = 1.0
@@ -28,6 +30,7 @@ class Task:
     function: Callable[..., Any]
     wants_run: bool
     is_async: bool
+    looks_back: bool = False
 
     @classmethod
     def of(cls, function: Callable[..., Any], name: str | None = None) -> Task:
@@ -41,6 +44,7 @@ class Task:
             function=function,
             wants_run=_wants_run(function),
             is_async=_is_async(function),
+            looks_back="previous" in _words(getattr(inspect.unwrap(function), "__code__", None)),
         )
 
     def check(self, job: str, args: Mapping[str, Any]) -> None:
@@ -82,6 +86,15 @@ def _is_async(function: Callable[..., Any]) -> bool:
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
         getattr(function, "__call__", None)  # noqa: B004
     )
+
+
+def _words(code: types.CodeType | None) -> Iterator[str]:
+    """The names that a function and those within it speak of: one that asks for ``run.previous`` finds it there."""
+    if code is not None:
+        yield from code.co_names
+        for inner in code.co_consts:
+            if isinstance(inner, types.CodeType):
+                yield from _words(inner)
 
 
 class Threads:
@@ -151,13 +164,26 @@ def _give(future: asyncio.Future[Any], value: Any) -> None:
 async def run_task(task: Task, run: Run, stop: Stop, threads: Threads) -> Ending:
     """Run one attempt of a Python task to its end, or until it is asked to stop and given a moment for it."""
     if task.is_async:
-        return await _end_of(asyncio.ensure_future(_awaited(task, run)), run, stop, CANCEL_GRACE)
-    return await _end_of(threads.submit(functools.partial(_called, task, run)), run, stop, None)
+        end = await _end_of(asyncio.ensure_future(_awaited(task, run)), run, stop, CANCEL_GRACE)
+    else:
+        end = await _end_of(threads.submit(functools.partial(_called, task, run)), run, stop, None)
+    return end if run.memory is None or end.stopped else await _remembered(run.memory, end)
+
+
+async def _remembered(memory: Memory, end: Ending) -> Ending:
+    """What the run's memory says of an ending, whatever the task made of it: it sleeps, or it is at odds with it."""
+    if end.error is None:
+        await memory.close()
+    if isinstance(memory.over, Suspended):
+        return Ending(nap=memory.over.nap)
+    return end if memory.over is None else Ending(error=described(memory.over), parked=True)
 
 
 async def _awaited(task: Task, run: Run) -> Any:
     """The coroutine's value, or what it raised: a SystemExit must not leave the task, it would end the loop."""
     try:
+        if task.looks_back and run.memory is not None:
+            await run.memory.look_back()
         return await task.call(run)
     except GeneratorExit:
         raise
