@@ -8,8 +8,10 @@ fence then refuses is looked up, because it may have been recorded by the try wh
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
 
 import psycopg
 
@@ -167,6 +169,35 @@ class Completions:
             said = fault("NotRecorded", f"the database refused what the attempt left: {error}".strip())
             ended = replace(group[0].ended, outcome="failed", result=None, error=said, delay=None)
             await self._record([Completion(ended=ended)])
+
+
+def words_of(finished: Finished) -> Iterable[str]:
+    """The events for what was recorded: how the attempt ended, and what that means for its run."""
+    if finished.outcome not in ("failed", "succeeded", "cancelled"):
+        yield finished.outcome
+    if finished.state in ("queued", "asleep"):
+        yield "retrying"
+    elif finished.state in ("succeeded", "failed", "cancelled"):
+        yield finished.state
+
+
+def facts_of(finished: Finished) -> dict[str, Any]:
+    """What an event says of an attempt that the ledger has ended."""
+    said = facts(finished.id, finished.job, finished.key, finished.attempt, finished.started_at)
+    if finished.started_at is not None:
+        said["seconds"] = (finished.at - finished.started_at).total_seconds()
+    return said | error_of(finished.error)
+
+
+def facts(run: str, job: str, key: Key, attempt: int, started_at: datetime | None) -> dict[str, Any]:
+    """What every event about an attempt says."""
+    lag = None if started_at is None else (started_at - key.scheduled_at).total_seconds()
+    return {"run": run, "job": job, "scheduled_at": key.scheduled_at, "attempt": attempt, "lag": lag}
+
+
+def error_of(error: Mapping[str, str] | None) -> dict[str, Any]:
+    """The error as an event shows it, if there is one."""
+    return {} if error is None else {"error": {"class": error["class"], "message": error["message"]}}
 
 
 def _state(error: Exception) -> str:

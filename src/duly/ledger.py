@@ -388,10 +388,13 @@ class Ledger:
         row = await self.database.row(connection, "records", "next_waking")
         return row["at"] if row else None
 
-    async def reap(self, connection: Connection, *, limit: int = 500) -> list[Finished]:
-        """End the attempts whose worker is gone or whose time ran out long ago, each under its fence."""
+    async def lost(self, connection: Connection, *, limit: int = 500) -> list[Ended]:
+        """The attempts whose worker is gone or whose time ran out long ago, as ``finish`` is told of them.
+
+        What somebody else is just ending is passed over.
+        """
         rows = await self.database.rows(connection, "records", "lost", limit=limit)
-        lost = [
+        return [
             Ended(
                 key=key_of(row),
                 attempt=row["attempt"],
@@ -403,6 +406,10 @@ class Ledger:
             )
             for row in rows
         ]
+
+    async def reap(self, connection: Connection, *, limit: int = 500) -> list[Finished]:
+        """End the attempts whose worker is gone or whose time ran out long ago, each under its fence."""
+        lost = await self.lost(connection, limit=limit)
         if lost:
             crash.point("reap.picked")
         return await self._end_lost(connection, lost)

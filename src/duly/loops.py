@@ -25,9 +25,10 @@ from duly.errors import DatabaseError
 from duly.executors.in_process import Task
 from duly.jobs import Job
 from duly.leases import VACANT, Leadership, Presence
-from duly.ledger import Actor, Finished, Ledger
+from duly.ledger import Actor, Ledger
 from duly.mechanisms import Rows
 from duly.postgres import NOT_NOW, Database, connect, refusal, statements, without_password
+from duly.reaper import Reaper
 from duly.records import author as author
 from duly.scheduler import Scheduler
 from duly.settings import Settings
@@ -321,43 +322,29 @@ class Process:
 
     async def _keep_house(self, database: Database) -> None:
         """Reap lost attempts, wake what was forgotten, make partitions ahead; by anybody, all the time."""
-        ledger = Ledger(database)
+        reaper = Reaper(
+            Ledger(database),
+            events=self.events,
+            on_ready=lambda: self._nudge("worker"),
+            on_behind=lambda: self._nudge("scheduler"),
+        )
         swept_at = made_at = self.clock.monotonic()
         while True:
             await asyncio.sleep(
                 uniform(0.8, 1.2) * min(self.settings.heartbeat, self.settings.worker_lease / 6)
             )
             try:
-                async with database.connection() as connection:
-                    lost = await ledger.reap(connection)
-                    if self.clock.monotonic() - swept_at > SWEEP_EVERY:
-                        swept_at = self.clock.monotonic()
-                        await ledger.sweep(connection)
+                await reaper.reap()
+                if self.clock.monotonic() - swept_at > SWEEP_EVERY:
+                    swept_at = self.clock.monotonic()
+                    await reaper.sweep()
                 if self.clock.monotonic() - made_at > PARTITIONS_EVERY:
                     made_at = self.clock.monotonic()
                     await database.make_partitions()
-                self._tell_lost(lost)
             except (psycopg.Error, DatabaseError):
                 continue  # the loops say so; the next round tries again
             except Exception:  # without this loop whatever a dead worker holds would stay held for ever
                 log.exception("housekeeping failed; it is tried again")
-
-    def _tell_lost(self, lost: Sequence[Finished]) -> None:
-        for one in lost:
-            word = "lost" if one.outcome == "lost" else "timed_out"
-            self.events.emit(
-                word,
-                run=one.id,
-                job=one.job,
-                scheduled_at=one.key.scheduled_at,
-                attempt=one.attempt,
-                state=one.state,
-                error=(one.error or {}).get("message"),
-            )
-        if any(one.state == "queued" for one in lost):
-            self._nudge("worker")
-        if any(one.behind for one in lost):
-            self._nudge("scheduler")
 
 
 @asynccontextmanager

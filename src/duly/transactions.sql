@@ -9,8 +9,8 @@ select set_config('idle_in_transaction_session_timeout', %(idle)s::text, true) a
 -- name: ends
 -- Before the completion, which is the last statement of a task's transaction: runs are reached through an index, and
 -- after it there is nothing to wait for but the COMMIT.
-set local enable_seqscan = off; set local enable_bitmapscan = off; set local lock_timeout = '10s';
-set local idle_in_transaction_session_timeout = '5s'
+set local enable_seqscan = off; set local enable_bitmapscan = off; set local enable_partition_pruning = off;
+set local lock_timeout = '10s'; set local idle_in_transaction_session_timeout = '5s'
 
 -- name: settle
 -- Waits for whoever is about to end a run: afterwards it is known whether a COMMIT without an answer took place.

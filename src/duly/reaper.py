@@ -1,0 +1,80 @@
+"""Who ends what nobody can end any more: attempts of workers that are gone, and jobs that nothing would wake.
+
+Every process does it, all the time; nobody has to be elected for it. It never runs anything itself: a lost run
+becomes ready again, and the claim alone admits whoever takes it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+
+import psycopg
+
+from duly import crash
+from duly.completions import facts_of, words_of
+from duly.ledger import Ended, Finished, Ledger
+from duly.telemetry import Events
+
+log = logging.getLogger("duly.reaper")
+
+_ITS_OWN = (psycopg.errors.UniqueViolation, psycopg.errors.LockNotAvailable)
+
+
+class Reaper:
+    """Ends lost attempts under their fences and looks again at jobs that a nudge may have missed.
+
+    ``on_ready`` is called when a run can be claimed because of it, ``on_behind`` when a job has something owed.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        *,
+        events: Events,
+        on_ready: Callable[[], None] = lambda: None,
+        on_behind: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._ledger = ledger
+        self._events = events
+        self._on_ready = on_ready
+        self._on_behind = on_behind
+
+    async def reap(self) -> list[Finished]:
+        """End what is lost, say so, and return it. Raises what the database raises; nothing is half done then."""
+        database = self._ledger.database
+        async with database.connection() as connection:
+            lost = await self._ledger.lost(connection)
+        if lost:
+            crash.point("reap.picked")
+        ended = await self._end(lost)
+        for one in ended:
+            for word in words_of(one):
+                self._events.emit(word, **facts_of(one))
+        if any(one.ready for one in ended):
+            self._on_ready()
+        if any(one.behind for one in ended):
+            self._on_behind()
+        return ended
+
+    async def sweep(self) -> int:
+        """The slow net: look again at jobs and runs that nothing would wake; returns how many there were."""
+        async with self._ledger.database.transaction("begin_finish") as connection:
+            found = await self._ledger.sweep(connection)
+        if found:
+            self._on_behind()
+            self._on_ready()
+        return found
+
+    async def _end(self, lost: Sequence[Ended]) -> list[Finished]:
+        """All together; where one cannot be (its job is locked, its history was tampered with), each by itself."""
+        if not lost:
+            return []
+        try:
+            async with self._ledger.database.transaction("begin_finish") as connection:
+                return await self._ledger.finish(connection, lost)
+        except _ITS_OWN as error:
+            if len(lost) > 1:
+                return [done for one in lost for done in await self._end([one])]
+            log.warning("%s cannot be ended now: %s", lost[0].key, error.diag.message_detail or error)
+            return []
