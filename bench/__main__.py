@@ -1,4 +1,4 @@
-"""``python -m bench burst|steady|idle|catchup|failover|tables``: what is measured, beside its reference, here."""
+"""``python -m bench VERB``: burst, steady, idle, catchup, failover, durable, tables; each beside its reference."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 
-from bench import burst, catchup, failover, idle, steady, tables
+from bench import burst, catchup, durable, failover, idle, steady, tables
 from bench.measure import Document
 
 
@@ -14,9 +14,9 @@ def main(arguments: list[str] | None = None) -> int:
     """Run one measurement; ``--json`` prints one document, otherwise a table."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     verbs = parser.add_subparsers(
-        dest="bench", required=True, metavar="burst|steady|idle|catchup|failover|tables"
+        dest="bench", required=True, metavar="burst|steady|idle|catchup|failover|durable|tables"
     )
-    for module in (burst, steady, idle, catchup, failover, tables):
+    for module in (burst, steady, idle, catchup, failover, durable, tables):
         verb = verbs.add_parser(
             module.__name__.rpartition(".")[2], help=(module.__doc__ or "").partition("\n")[0]
         )

@@ -27,13 +27,15 @@ _NAME = re.compile(r"^-- name: (\w+)$")
 class Document:
     """The outcome of one measurement: of each quantity the figure of every round, and ratios to the reference.
 
-    A ratio is taken within each round, so that what disturbs the machine disturbs both sides of it.
+    A ratio is taken within each round, so that what disturbs the machine disturbs both sides of it. ``skipped``
+    says why there is no reference, where there is none.
     """
 
     bench: str
     n: int
     machine: Mapping[str, Any]
     rounds: int = 0
+    skipped: str | None = None
     figures: dict[str, list[float]] = field(default_factory=dict)
     ratios: dict[str, list[float]] = field(default_factory=dict)
 
@@ -55,6 +57,7 @@ class Document:
             "machine": dict(self.machine),
             "results": {name: spread(values) for name, values in self.figures.items()},
             "ratio": {name: spread(values) for name, values in self.ratios.items()},
+            **({"skipped": self.skipped} if self.skipped else {}),
         }
 
     def table(self) -> str:
@@ -67,7 +70,7 @@ class Document:
                 told = f"{_short(found['median']):>10}  ({_short(found['min'])} to {_short(found['max'])})"
                 ratio = " of the reference" if figures is self.ratios else ""
                 lines.append(f"  {name:<34}{told}{ratio}")
-        return "\n".join(lines)
+        return "\n".join([*lines, *([f"  {self.skipped}"] if self.skipped else [])])
 
 
 def spread(values: Sequence[float]) -> dict[str, float]:

