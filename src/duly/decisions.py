@@ -125,7 +125,8 @@ class Decider:
         crash.point("decide.planned")
         outcome.hands = self._worker.offer() if self._worker else None
         actor = mechanism.signed(self._standpoint.actor)
-        outcome.recorded = await self._ledger.record(connection, plans, actor, outcome.hands)
+        timers = {one.job_id: timer for one in due if (timer := one.timer) is not None}
+        outcome.recorded = await self._ledger.record(connection, plans, actor, outcome.hands, timers=timers)
         for job_id, error in [*broken, *unplannable]:
             await self._park(connection, job_id, "poisoned", error, outcome)
         won = {plan.standing.job_id for plan in outcome.recorded.plans}

@@ -1,14 +1,26 @@
 -- What comes to time lines from outside: jobs begin, are edited, held and removed, runs are asked for by hand, nobody was
--- there. With ledger.sql the only writer of cursors and runs, in the lock order that is written there.
+-- there. With ledger.sql the only writer of cursors, timers and runs, in the lock order that is written there.
 
 -- name: activate
 -- Opens the time lines of new jobs: everything before this instant is none of their business.
+with opened as materialized (
+    select opened.job_id, opened.schedule_id, opened.policy_id, opened.due_at, policies.lease_id, policies.mechanism,
+           policies.queue, policies.task
+      from unnest(%(job_ids)b::bigint[], %(schedule_ids)b::bigint[], %(policy_ids)b::bigint[], %(due_at)b::timestamptz[])
+           as opened (job_id, schedule_id, policy_id, due_at)
+      join duly.policies on policies.id = opened.policy_id
+),
+armed as (
+    insert into duly.timers (job_id, fires_at, queue, task, set_at)
+    select opened.job_id, opened.due_at, opened.queue, opened.task, %(activated_at)s::timestamptz
+      from opened
+     where opened.mechanism = 'durable'
+       and opened.due_at is not null
+)
 insert into duly.cursors (job_id, schedule_id, policy_id, lease_id, revision, newest_revision, cursor_at, due_at, wake_at)
-select opened.job_id, opened.schedule_id, opened.policy_id,
-       (select policies.lease_id from duly.policies where policies.id = opened.policy_id),
-       1, 1, %(activated_at)s::timestamptz, opened.due_at, opened.due_at
-  from unnest(%(job_ids)b::bigint[], %(schedule_ids)b::bigint[], %(policy_ids)b::bigint[], %(due_at)b::timestamptz[])
-       as opened (job_id, schedule_id, policy_id, due_at)
+select opened.job_id, opened.schedule_id, opened.policy_id, opened.lease_id, 1, 1, %(activated_at)s::timestamptz,
+       opened.due_at, case when opened.mechanism <> 'durable' then opened.due_at end
+  from opened
 
 -- name: boundary_lock
 -- Takes the cursor rows that every edit of these jobs goes through.
@@ -18,26 +30,57 @@ select cursors.job_id, cursors.revision, cursors.newest_revision, cursors.cursor
  order by cursors.job_id for no key update
 
 -- name: boundary
--- A newer revision exists: whoever plans next decides up to it under the old one and then steps on.
-update duly.cursors
-   set newest_revision = newer.revision,
-       wake_at         = duly.clock(%(at)s::timestamptz, %(shift)s::double precision)
-  from unnest(%(job_ids)b::bigint[], %(revisions)b::integer[]) as newer (job_id, revision)
- where cursors.job_id = newer.job_id and cursors.newest_revision = newer.revision - 1
-returning cursors.job_id
+-- A newer revision exists: whoever plans next decides up to it under the old one and then steps on. For a durable job
+-- that is a worker that knows the newer task, or, while the job is busy, whoever ends its run.
+with moved as (
+    update duly.cursors
+       set newest_revision = newer.revision,
+           wake_at         = (select duly.clock(%(at)s::timestamptz, %(shift)s::double precision) from duly.policies
+                               where policies.id = cursors.policy_id and policies.mechanism <> 'durable')
+      from unnest(%(job_ids)b::bigint[], %(revisions)b::integer[]) as newer (job_id, revision)
+     where cursors.job_id = newer.job_id and cursors.newest_revision = newer.revision - 1
+ returning cursors.job_id, cursors.newest_revision, cursors.live_at, cursors.wake_at
+),
+armed as (
+    insert into duly.timers (job_id, fires_at, queue, task, set_at)
+    select moved.job_id, clock.at, policies.queue, policies.task, clock.at
+      from (select duly.clock(%(at)s::timestamptz, %(shift)s::double precision) as at) as clock
+     cross join moved
+      join duly.revisions on revisions.job_id = moved.job_id and revisions.revision = moved.newest_revision
+      join duly.policies on policies.id = revisions.policy_id
+     where moved.live_at is null
+       and moved.wake_at is null
+        on conflict (job_id) do update
+       set fires_at = excluded.fires_at, queue = excluded.queue, task = excluded.task, set_at = excluded.set_at,
+           set_by = null, set_trigger = null, set_attempt = null, set_seq = null
+)
+select moved.job_id
+  from moved
 
 -- name: close
 -- The time line of a removed job ends: nobody looks at it again.
-update duly.cursors
-   set wake_at = null,
-       due_at  = null
- where cursors.job_id = %(job_id)s::bigint
+with closed as (
+    update duly.cursors
+       set wake_at = null,
+           due_at  = null
+     where cursors.job_id = %(job_id)s::bigint
+ returning cursors.job_id
+)
+delete from duly.timers
+ using closed
+ where timers.job_id = closed.job_id
 
 -- name: hold
 -- Parks the time line of one job: it is not looked at again until somebody edits it.
-update duly.cursors
-   set wake_at = null
- where cursors.job_id = %(job_id)s::bigint
+with held as (
+    update duly.cursors
+       set wake_at = null
+     where cursors.job_id = %(job_id)s::bigint
+ returning cursors.job_id
+)
+delete from duly.timers
+ using held
+ where timers.job_id = held.job_id
 
 -- name: trigger
 -- Writes the key first: asking again with it gives the same run for ever.
@@ -70,15 +113,20 @@ returning runs.state
 
 -- name: take_place
 -- A manual run takes the exclusive place; nothing is owed before now if nothing was due.
-update duly.cursors
-   set live_at      = %(scheduled_at)s::timestamptz,
-       live_trigger = %(key)s::text,
-       busy_at      = case when cursors.due_at is null or cursors.due_at > %(scheduled_at)s::timestamptz
-                           then cursors.cursor_at else %(scheduled_at)s::timestamptz end,
-       wake_at      = null
- where cursors.job_id = %(job_id)s::bigint
-   and cursors.live_at is null
-returning cursors.job_id
+with taken as (
+    update duly.cursors
+       set live_at      = %(scheduled_at)s::timestamptz,
+           live_trigger = %(key)s::text,
+           busy_at      = case when cursors.due_at is null or cursors.due_at > %(scheduled_at)s::timestamptz
+                               then cursors.cursor_at else %(scheduled_at)s::timestamptz end,
+           wake_at      = null
+     where cursors.job_id = %(job_id)s::bigint
+       and cursors.live_at is null
+ returning cursors.job_id
+)
+delete from duly.timers
+ using taken
+ where timers.job_id = taken.job_id
 
 -- name: signalled
 -- A run that waits for a signal goes on: called by whoever holds its row and has just written the signal.
@@ -101,16 +149,20 @@ update duly.cursors
                       then greatest(cursors.seen_at, %(alive_until)s::timestamptz)
                       else cursors.seen_at end,
        busy_at = duly.clock(%(at)s::timestamptz, %(shift)s::double precision),
-       wake_at = cursors.due_at
+       wake_at = (select cursors.due_at from duly.policies
+                   where policies.id = cursors.policy_id and policies.mechanism <> 'durable')
  where cursors.live_at is not null
 
 -- name: sweep
 -- The slow net under everything that a nudge or a nearby transaction may have missed: a job that should be
 -- looked at and is not, because its place is free and it sleeps although it has a next instant.
 with stranded as materialized (
-    select cursors.job_id
+    select cursors.job_id, cursors.newest_revision, policies.mechanism,
+           duly.clock(%(at)s::timestamptz, %(shift)s::double precision) as now,
+           coalesce(cursors.due_at, duly.clock(%(at)s::timestamptz, %(shift)s::double precision)) as wake_at
       from duly.cursors
       join duly.jobs on jobs.id = cursors.job_id
+      join duly.policies on policies.id = cursors.policy_id
      where cursors.wake_at is null
        and cursors.live_at is null
        and (cursors.due_at is not null or cursors.revision < cursors.newest_revision)
@@ -120,15 +172,29 @@ with stranded as materialized (
                           and revisions.revision = cursors.newest_revision
                           and revisions.paused
                           and revisions.resumes_at is null)
+       and not exists (select from duly.timers where timers.job_id = cursors.job_id)
      order by cursors.job_id
      limit %(limit)s::integer
        for no key update of cursors skip locked
+),
+woken as (
+    update duly.cursors
+       set wake_at = stranded.wake_at
+      from stranded
+     where cursors.job_id = stranded.job_id
+       and stranded.mechanism <> 'durable'
+),
+armed as (
+    insert into duly.timers (job_id, fires_at, queue, task, set_at)
+    select stranded.job_id, stranded.wake_at, policies.queue, policies.task, stranded.now
+      from stranded
+      join duly.revisions on revisions.job_id = stranded.job_id and revisions.revision = stranded.newest_revision
+      join duly.policies on policies.id = revisions.policy_id
+     where stranded.mechanism = 'durable'
+        on conflict (job_id) do nothing
 )
-update duly.cursors
-   set wake_at = coalesce(cursors.due_at, duly.clock(%(at)s::timestamptz, %(shift)s::double precision))
+select stranded.job_id
   from stranded
- where cursors.job_id = stranded.job_id
-returning cursors.job_id
 
 -- name: sweep_places
 -- Gives a free place to a manual run that began to wait for it in the very moment it was given up.
@@ -159,6 +225,11 @@ taken as (
      where cursors.job_id = waiting.job_id
        and cursors.live_at is null
  returning cursors.job_id
+),
+consumed as (
+    delete from duly.timers
+     using taken
+     where timers.job_id = taken.job_id
 )
 update duly.runs
    set state        = 'queued',

@@ -100,6 +100,11 @@ class Policy:
         return (self.lease or "main") if self.mechanism == "leader" else None
 
     @property
+    def seat(self) -> tuple[str, str | None]:
+        """Who may decide for the job: the mechanism, and the lease where it asks for one."""
+        return self.mechanism, self.lease_name
+
+    @property
     def task_name(self) -> str:
         """What a worker must know to run it: the name of a Python task, or the mark of what needs no code."""
         return name_of(self.task)
@@ -363,11 +368,7 @@ def _limit(given: int | None, overlap: str) -> int:
 
 
 def _mechanism(name: str, mechanism: str) -> str:
-    if mechanism == "durable":
-        raise DefinitionError(
-            f'job {name!r}: mechanism "durable" is not in this version yet; use "database" or "leader"'
-        )
-    return _word(name, "mechanism", mechanism, ("database", "leader"))
+    return _word(name, "mechanism", mechanism, ("database", "leader", "durable"))
 
 
 def _lease(name: str, lease: str | None) -> str | None:
@@ -381,6 +382,11 @@ def _refuse_contradictions(name: str, policy: Policy) -> None:
         raise PolicyContradiction(
             f'job {name!r}: lease={policy.lease!r} says who leads, mechanism="{policy.mechanism}" asks nobody to; '
             'use mechanism="leader" or leave the lease out'
+        )
+    if policy.mechanism == "durable" and not policy.exclusive:
+        raise PolicyContradiction(
+            f'job {name!r}: mechanism="durable" is one execution in which each run sets the timer of the next, '
+            'overlap="allow" lets several be live; use overlap="queue", "queue_one" or "skip", or another mechanism'
         )
     if policy.catchup == "all" and policy.overlap not in ("queue", "allow"):
         raise PolicyContradiction(

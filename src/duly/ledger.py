@@ -185,10 +185,11 @@ class Ledger:
         try:
             return self._rule(row)
         except Exception:
+            policy = self._policies.get(row["policy_id"])
             return Rule(
                 revision=row["revision"],
                 schedule=never(),
-                policy=_NO_POLICY,
+                policy=policy if isinstance(policy, Policy) else _NO_POLICY,
                 schedule_id=row["schedule_id"],
                 policy_id=row["policy_id"],
                 until_at=row["until_at"],
@@ -242,10 +243,17 @@ class Ledger:
         self._shared.clear()
 
     async def record(
-        self, connection: Connection, plans: Sequence[Plan], actor: Actor, hands: Hands | None = None
+        self,
+        connection: Connection,
+        plans: Sequence[Plan],
+        actor: Actor,
+        hands: Hands | None = None,
+        *,
+        timers: Mapping[int, Mapping[str, Any]] | None = None,
     ) -> Recorded:
         """Write what the plans mean, or nothing of those that lost; returns the ones that won.
 
+        ``timers`` has the timers that were consumed for plans of durable jobs, by job.
         Raises psycopg's UniqueViolation when a verdict exists beyond the cursor: tampered or restored history.
         """
         if not plans:
@@ -254,7 +262,7 @@ class Ledger:
             connection,
             "ledger",
             "record",
-            **plan_arrays(plans),
+            **plan_arrays(plans, timers),
             tiles=sum(len(p.runs) + len(p.spans) for p in plans),
             decided_at=max(p.standing.now for p in plans),
             **_actor(actor),

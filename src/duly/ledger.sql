@@ -1,5 +1,6 @@
--- What happened: what is decided and what is run. Only here and in edits.sql are cursors and runs written.
--- Lock order everywhere: lease, then cursor (ascending job_id where several are waited for), then run.
+-- What happened: what is decided and what is run. Only here and in edits.sql are cursors, timers and runs written.
+-- Lock order everywhere: lease, then cursor (ascending job_id where several are waited for), then timer, then run.
+-- No scheduler sees a durable job, whose cursor has no wake_at: what would stand there is a row of timers.
 
 -- name: peek
 -- When should a scheduler look? One reading statement, whatever the number of jobs.
@@ -46,6 +47,44 @@ select due.job_id, due.schedule_id, due.policy_id, due.revision, due.newest_revi
        due.cursor_at, due.seen_at, due.busy_at, due.due_at, due.amended, due.live,
        duly.clock(%(at)s::timestamptz, %(shift)s::double precision) as now
   from due
+
+-- name: due_timers
+-- Consumes the timers that are due, for a worker that knows what they start: the cursor's lock first, then the timer
+-- by its key. Where somebody else was quicker there is no timer any more, and the job is passed over.
+with locked as materialized (
+    select found.job_id, found.schedule_id, found.policy_id, found.revision, found.newest_revision, found.cursor_at,
+           found.seen_at, found.busy_at, found.due_at, found.amended, found.live
+      from unnest(%(queues)b::text[]) as wanted (queue)
+     cross join lateral (
+           select cursors.job_id, cursors.schedule_id, cursors.policy_id, cursors.revision, cursors.newest_revision,
+                  cursors.cursor_at, cursors.seen_at, cursors.busy_at, cursors.due_at, cursors.amended,
+                  cursors.live_at is not null as live
+             from duly.timers
+             join duly.cursors on cursors.job_id = timers.job_id
+            where timers.queue = wanted.queue
+              and timers.fires_at <= duly.now(%(at)s::timestamptz, %(shift)s::double precision)
+              and timers.task = any(%(tasks)b::text[])
+              and (%(job_id)s::bigint is null or timers.job_id = %(job_id)s::bigint)
+            order by timers.fires_at, timers.job_id
+            limit %(limit)s::integer
+              for no key update of cursors skip locked
+           ) as found
+     limit %(limit)s::integer
+),
+consumed as (
+    delete from duly.timers
+     using locked
+     where timers.job_id = locked.job_id
+       and timers.fires_at <= duly.now(%(at)s::timestamptz, %(shift)s::double precision)
+ returning timers.job_id, timers.fires_at, timers.set_at, timers.set_by, timers.set_trigger, timers.set_attempt,
+           timers.set_seq
+)
+select locked.job_id, locked.schedule_id, locked.policy_id, locked.revision, locked.newest_revision, locked.cursor_at,
+       locked.seen_at, locked.busy_at, locked.due_at, locked.amended, locked.live, consumed.fires_at, consumed.set_at,
+       consumed.set_by, consumed.set_trigger, consumed.set_attempt, consumed.set_seq,
+       duly.clock(%(at)s::timestamptz, %(shift)s::double precision) as now
+  from consumed
+  join locked on locked.job_id = consumed.job_id
 
 -- name: record
 -- Moves cursors by compare-and-set and writes what the moves mean, from what the update returned: a plan that
@@ -136,6 +175,25 @@ spanned as (
            as span (job_id, lo, hi, count, cause, into_at, revision)
       join moved on moved.job_id = span.job_id
      cross join decision
+),
+armed as (
+    insert into duly.timers (job_id, fires_at, queue, task, set_at, set_by, set_trigger, set_attempt, set_seq)
+    select timer.job_id, timer.fires_at, policies.queue, policies.task, %(decided_at)s::timestamptz, timer.set_by,
+           case when timer.set_by is not null then '' end, case when timer.set_by is not null then 0 end, timer.set_seq
+      from unnest(%(timer_job_id)b::bigint[], %(timer_at)b::timestamptz[], %(timer_policy_id)b::bigint[],
+                  %(timer_set_by)b::timestamptz[], %(timer_set_seq)b::integer[])
+           as timer (job_id, fires_at, policy_id, set_by, set_seq)
+      join duly.policies on policies.id = timer.policy_id
+     where timer.job_id in (select moved.job_id from moved)
+),
+noted as (
+    insert into duly.events (job_id, scheduled_at, seq, kind, data, attempt, at)
+    select event.job_id, event.scheduled_at, event.seq, event.kind, event.data,
+           coalesce((select ran.attempt from ran where ran.job_id = event.job_id), 0), %(decided_at)s::timestamptz
+      from unnest(%(event_job_id)b::bigint[], %(event_at)b::timestamptz[], %(event_seq)b::integer[],
+                  %(event_kind)b::text[], %(event_data)b::jsonb[])
+           as event (job_id, scheduled_at, seq, kind, data)
+     where event.job_id in (select moved.job_id from moved)
 )
 select (select array_agg(moved.job_id) from moved) as won, decision.id as decision_id,
        null::bigint as job_id, null::text as name, null::jsonb as args, null::timestamptz as scheduled_at,
@@ -218,10 +276,12 @@ with ended as materialized (
                      waits_for, until)
 ),
 places as materialized (
-    select place.job_id
+    select place.job_id, place.durable
       from (select ended.job_id, ended.scheduled_at, ended.trigger_id from ended order by ended.job_id) as ended
      cross join lateral (
-           select cursors.job_id
+           select cursors.job_id,
+                  (select policies.mechanism = 'durable' from duly.policies
+                    where policies.id = cursors.policy_id) as durable
              from duly.cursors
             where cursors.job_id = ended.job_id
               and cursors.live_at = ended.scheduled_at
@@ -328,7 +388,8 @@ freed as (
                                when finished.live then cursors.busy_at
                                when promoted.job_id is null then null
                                else finished.now end,
-           wake_at      = case when cursors.revision < cursors.newest_revision then finished.now
+           wake_at      = case when cursors.job_id in (select places.job_id from places where places.durable) then null
+                               when cursors.revision < cursors.newest_revision then finished.now
                                when finished.outcome = 'lost' then cursors.due_at
                                when finished.live or promoted.job_id is not null then cursors.wake_at
                                else cursors.due_at end
@@ -337,11 +398,44 @@ freed as (
      where cursors.job_id = finished.job_id
        and cursors.live_at = finished.scheduled_at
        and cursors.live_trigger = finished.trigger_id
- returning cursors.job_id, cursors.wake_at <= finished.now as behind
+ returning cursors.job_id, cursors.newest_revision, cursors.live_at, cursors.wake_at <= finished.now as behind,
+           case when cursors.revision < cursors.newest_revision then finished.now else cursors.due_at end as next_at,
+           finished.scheduled_at, finished.trigger_id, finished.attempt, finished.state, finished.live, finished.now
+),
+generations as materialized (
+    select freed.job_id, freed.newest_revision, freed.scheduled_at, freed.trigger_id, freed.attempt, freed.state, freed.now,
+           case when freed.live_at is null then freed.next_at end as next_at,
+           (select coalesce(max(events.seq), 0) from duly.events
+             where events.job_id = freed.job_id and events.scheduled_at = freed.scheduled_at
+               and events.trigger_id = freed.trigger_id) as seq
+      from freed
+     where freed.job_id in (select places.job_id from places where places.durable)
+       and not freed.live
+),
+armed as (
+    insert into duly.timers (job_id, fires_at, queue, task, set_at, set_by, set_trigger, set_attempt, set_seq)
+    select ended.job_id, ended.next_at, policies.queue, policies.task, ended.now, ended.scheduled_at, ended.trigger_id,
+           ended.attempt, ended.seq + 2
+      from generations as ended
+      join duly.revisions on revisions.job_id = ended.job_id and revisions.revision = ended.newest_revision
+      join duly.policies on policies.id = revisions.policy_id
+     where ended.next_at is not null
+),
+noted as (
+    insert into duly.events (job_id, scheduled_at, trigger_id, seq, kind, data, attempt, at)
+    select ended.job_id, ended.scheduled_at, ended.trigger_id, ended.seq + note.place, note.kind, note.data, ended.attempt,
+           ended.now
+      from generations as ended
+     cross join lateral (
+           values (1, 'completed', jsonb_build_object('state', ended.state)),
+                  (2, 'timer', jsonb_build_object('fires_at', ended.next_at))) as note (place, kind, data)
+     where note.place = 1 or ended.next_at is not null
+        on conflict do nothing
 )
 select finished.job_id, finished.scheduled_at, finished.trigger_id, finished.attempt, finished.state, finished.outcome,
        finished.available_at, finished.waits_for, finished.now, finished.started_at, finished.failures, finished.losses,
        finished.error, jobs.name,
+       (select generations.next_at from generations where generations.job_id = finished.job_id) as fires_at,
        finished.job_id in (select freed.job_id from freed where freed.behind) as behind,
        finished.state = 'queued' or finished.job_id in (select promoted.job_id from promoted) as ready
   from finished

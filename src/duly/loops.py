@@ -203,10 +203,9 @@ class Process:
                 await database.check_schema()
             if self.jobs:
                 await self._register(database)
-            if "scheduler" in ROLES[self.role]:
-                adopted = await Catalog(database).adopt_zone_data(author=author())
-                for name in adopted.revised:
-                    self.events.emit("registered", job=name, action="revised for newer zone data")
+            adopted = await Catalog(database).adopt_zone_data(author=author())
+            for name in adopted.revised:
+                self.events.emit("registered", job=name, action="revised for newer zone data")
             self.presence.start()
             async with database.connection() as connection:
                 jobs = await Catalog(database).count(connection)
@@ -242,6 +241,7 @@ class Process:
             events=self.events,
             settings=self.settings,
             on_behind=lambda: self._nudge("scheduler"),
+            standpoint=self,
         )
 
     async def _schedule(self) -> None:

@@ -1,12 +1,12 @@
 """Who may propose: the answers of the mechanisms to one question.
 
 All mechanisms end in the same transaction, so a mechanism only says which due cursors this process may plan
-for now, inside that transaction, and with which authority its decision is recorded. ``database`` and
-``leader`` are here; ``durable`` will take the same seat.
+for now, inside that transaction, and with which authority its decision is recorded.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Protocol
@@ -93,3 +93,40 @@ class Leader:
     def signed(self, actor: Actor) -> Actor:
         term = self._term
         return replace(actor, mechanism=self.name, lease=term.lease, epoch=term.epoch, term=term.term)
+
+
+class Durable:
+    """Mechanism ``durable``: a job is one long execution, in which each run sets the timer of the next.
+
+    Its workers propose, and no scheduler: whoever knows the task consumes the timer under the lock of the job's
+    cursor and, in the same transaction, starts the run. Who comes second finds no timer.
+    """
+
+    name = "durable"
+
+    def __init__(self, ledger: Ledger, *, queues: Sequence[str], tasks: Sequence[str]) -> None:
+        self._database = ledger.database
+        self._knows = {"queues": list(queues), "tasks": list(tasks)}
+
+    async def due(self, connection: Connection, *, after: datetime, until: datetime, limit: int) -> list[Due]:
+        """What is due in both lanes. Each timer stands for one run, served in the order of their instants."""
+        return await self._consumed(connection, limit=limit)
+
+    async def due_job(self, connection: Connection, job_id: int) -> Due | None:
+        found = await self._consumed(connection, job_id=job_id, limit=1)
+        return found[0] if found else None
+
+    async def _consumed(self, connection: Connection, *, limit: int, job_id: int | None = None) -> list[Due]:
+        rows = await self._database.rows(
+            connection, "ledger", "due_timers", **self._knows, limit=limit, job_id=job_id
+        )
+        return [Due(row=row) for row in rows]
+
+    async def ahead(self, connection: Connection) -> tuple[datetime, datetime | None]:
+        """The database's instant, and the one at which the next timer fires that this process may consume."""
+        row = await self._database.row(connection, "records", "next_timer", **self._knows)
+        assert row is not None
+        return row["now"], row["at"]
+
+    def signed(self, actor: Actor) -> Actor:
+        return replace(actor, mechanism=self.name)

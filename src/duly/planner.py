@@ -142,6 +142,11 @@ class Plan:
     ended: bool = False
 
     @property
+    def timer_at(self) -> datetime | None:
+        """When a durable job fires next: it has a timer, and no scheduler looks at it."""
+        return self.wake_at if self.rule.policy.mechanism == "durable" else None
+
+    @property
     def amended(self) -> bool:
         """Does the cursor afterwards stand in a pause?"""
         return self.rule.paused
@@ -219,7 +224,7 @@ def _in_full(standing: Standing, budget: int) -> Plan:
         if position + 1 == len(standing.rules):
             break
         _close(plan, rule, rule.until_at)
-        if standing.rules[position + 1].policy.lease_name != rule.policy.lease_name:
+        if standing.rules[position + 1].policy.seat != rule.policy.seat:
             # What follows is for another mechanism to propose: step over the boundary and leave it to that.
             plan.rule, plan.waits_for = standing.rules[position + 1], "more"
             break

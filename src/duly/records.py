@@ -5,7 +5,7 @@ from __future__ import annotations
 import getpass
 import os
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -16,6 +16,7 @@ from uuid import UUID
 
 from psycopg.types.json import Jsonb
 
+from duly.clock import text
 from duly.jobs import Policy
 from duly.planner import Plan, PlannedRun, PlannedSpan
 from duly.postgres import Row
@@ -117,6 +118,7 @@ class Finished:
     """What ``finish`` recorded: the run's state afterwards, whether the job is behind, and whether it is ready.
 
     Ready is a job of which a run may be claimed at once: this one again, or one that waited for its place.
+    ``fires_at`` is the timer that was set for a durable job.
     """
 
     key: Key
@@ -129,6 +131,7 @@ class Finished:
     started_at: datetime | None
     error: Mapping[str, str] | None
     behind: bool
+    fires_at: datetime | None = None
     ready: bool = False
     waits_for: str | None = None
 
@@ -146,6 +149,15 @@ class Due:
     @property
     def job_id(self) -> int:
         return int(self.row["job_id"])
+
+    @property
+    def timer(self) -> Mapping[str, Any] | None:
+        """The timer of a durable job that was consumed for this, and which run, attempt and event had set it."""
+        row = self.row
+        if "fires_at" not in row:
+            return None
+        instants = {name: text(row[name]) for name in ("fires_at", "set_at", "set_by")}
+        return {**instants, **{name: row[name] for name in ("set_trigger", "set_attempt", "set_seq")}}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -207,6 +219,7 @@ def finished_of(row: Row) -> Finished:
         started_at=row["started_at"],
         error=row["error"],
         behind=bool(row["behind"]),
+        fires_at=row["fires_at"],
         ready=bool(row["ready"]),
         waits_for=row["waits_for"],
     )
@@ -230,12 +243,20 @@ def ended_arrays(ended: Sequence[Ended]) -> dict[str, list[Any]]:
     }
 
 
-def plan_arrays(plans: Sequence[Plan]) -> dict[str, list[Any]]:
-    """The parameters of ``record`` for these plans: the moves of the cursors, the runs and the spans."""
+def plan_arrays(
+    plans: Sequence[Plan], timers: Mapping[int, Mapping[str, Any]] | None = None
+) -> dict[str, list[Any]]:
+    """The parameters of ``record`` for these plans: the moves of the cursors, runs, spans, timers and events.
+
+    ``timers`` has what was consumed for a durable job's plan, by its id.
+    """
+    consumed = timers or {}
     return {
         **_cursor_arrays(plans),
         **_run_arrays([(p, run) for p in plans for run in p.runs]),
         **_span_arrays([(p, span) for p in plans for span in p.spans]),
+        **_timer_arrays([p for p in plans if p.timer_at], consumed),
+        **_event_arrays([event for p in plans for event in _events(p, consumed.get(p.standing.job_id))]),
     }
 
 
@@ -250,7 +271,7 @@ def _cursor_arrays(plans: Sequence[Plan]) -> dict[str, list[Any]]:
         "schedule_id": [p.rule.schedule_id for p in plans],
         "policy_id": [p.rule.policy_id for p in plans],
         "due_at": [p.due_at for p in plans],
-        "wake_at": [p.wake_at for p in plans],
+        "wake_at": [None if p.timer_at else p.wake_at for p in plans],
         "live_at": [p.live_at for p in plans],
         "busy_at": [p.busy_at for p in plans],
         "amended": [p.amended for p in plans],
@@ -279,6 +300,46 @@ def _span_arrays(spans: Sequence[tuple[Plan, PlannedSpan]]) -> dict[str, list[An
         "span_cause": [span.cause for _, span in spans],
         "span_into": [span.into_at for _, span in spans],
         "span_revision": [span.rule.revision for _, span in spans],
+    }
+
+
+def _timer_arrays(plans: Sequence[Plan], consumed: Mapping[int, object]) -> dict[str, list[Any]]:
+    """Timers name the newest queue and task: whoever knows those also gets over a boundary that lies before."""
+    late = [_late_at(p) if p.standing.job_id in consumed else None for p in plans]
+    return {
+        "timer_job_id": [p.standing.job_id for p in plans],
+        "timer_at": [p.timer_at for p in plans],
+        "timer_policy_id": [p.standing.rules[-1].policy_id for p in plans],
+        "timer_set_by": late,
+        "timer_set_seq": [None if at is None else 2 for at in late],
+    }
+
+
+def _late_at(plan: Plan) -> datetime | None:
+    """Where it is noted that a timer was found too late to start anything: at the end of what was answered instead."""
+    return plan.spans[-1].hi if plan.spans and not plan.runs else None
+
+
+def _events(plan: Plan, timer: Mapping[str, Any] | None) -> Iterator[tuple[int, datetime, int, str, Any]]:
+    """What the history of a durable job says of a plan that its timer led to."""
+    job_id, late_at = plan.standing.job_id, _late_at(plan)
+    if timer is None:
+        return
+    if plan.runs:
+        yield job_id, plan.runs[0].scheduled_at, 1, "started", dict(timer)
+    elif late_at is not None:
+        yield job_id, late_at, 1, "late", dict(timer)
+        if plan.timer_at is not None:
+            yield job_id, late_at, 2, "timer", {"fires_at": text(plan.timer_at)}
+
+
+def _event_arrays(events: Sequence[tuple[int, datetime, int, str, Any]]) -> dict[str, list[Any]]:
+    return {
+        "event_job_id": [event[0] for event in events],
+        "event_at": [event[1] for event in events],
+        "event_seq": [event[2] for event in events],
+        "event_kind": [event[3] for event in events],
+        "event_data": [Jsonb(event[4]) for event in events],
     }
 
 

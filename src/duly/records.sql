@@ -30,7 +30,8 @@ select runs.job_id, count(runs.job_id) as live
 -- name: ended
 -- What is recorded of attempts whose ``finish`` was answered by an error: those with the outcome that was asked for.
 select attempts.job_id, attempts.scheduled_at, attempts.trigger_id, attempts.attempt, attempts.outcome, attempts.error,
-       attempts.started_at, attempts.finished_at as now, runs.available_at, runs.waits_for, jobs.name, false as behind, true as ready,
+       attempts.started_at, attempts.finished_at as now, runs.available_at, runs.waits_for, jobs.name,
+       null::timestamptz as fires_at, false as behind, true as ready,
        case when runs.attempt = attempts.attempt then runs.state else 'queued' end as state
   from unnest(%(job_id)b::bigint[], %(scheduled_at)b::timestamptz[], %(trigger_id)b::text[], %(attempt)b::integer[],
               %(worker)b::uuid[], %(outcome)b::text[])
@@ -68,6 +69,19 @@ select min(runs.available_at) as at
   from duly.runs
  where runs.state = 'asleep'
    and runs.waits_for <> 'place'
+
+-- name: next_timer
+-- When does the next durable job of these queues and tasks fire? One entry of the index for each queue.
+select duly.clock(%(at)s::timestamptz, %(shift)s::double precision) as now,
+       (select min(first.fires_at)
+          from unnest(%(queues)b::text[]) as wanted (queue)
+         cross join lateral (
+               select timers.fires_at
+                 from duly.timers
+                where timers.queue = wanted.queue
+                  and timers.task = any(%(tasks)b::text[])
+                order by timers.fires_at
+                limit 1) as first) as at
 
 -- name: lost
 -- Running attempts whose worker is gone, or whose time ran out long ago, apart from those that are just being ended.

@@ -34,10 +34,11 @@ from duly.clock import VirtualClock, parse
 from duly.leases import Leadership
 from duly.ledger import VERSION, Actor, Ledger, run_id
 from duly.listing import runs as list_runs
-from duly.mechanisms import Rows
-from duly.postgres import Database, statements
+from duly.mechanisms import Durable, Rows
+from duly.postgres import Connection, Database, statements
 from duly.scheduler import Scheduler
 from duly.settings import Settings, duration
+from duly.tasks import HTTP, SHELL
 from duly.telemetry import Events
 from duly.worker import Worker
 
@@ -192,8 +193,15 @@ class Lab:
             leases = [term.lease_id for term in self.leadership.terms()]
             _, _, due = await ledger.peek(connection, leases=leases)
             waking = await ledger.next_waking(connection) if worker else None
-        instants = [at for at in (due if scheduler else None, waking) if at is not None and at > self.now]
+            firing = await self._next_firing(connection) if worker else None
+        instants = [at for at in (due if scheduler else None, waking, firing) if at and at > self.now]
         return min(instants, default=None)
+
+    async def _next_firing(self, connection: Connection) -> datetime | None:
+        known = [*self.app.tasks, SHELL, HTTP]
+        durable = Durable(Ledger(self.database), queues=["default"], tasks=known)
+        _, fires_at = await durable.ahead(connection)
+        return fires_at
 
     # ------------------------------------------------------------------ asking
 

@@ -18,6 +18,7 @@ from uuid import UUID
 
 from duly import crash
 from duly.completions import GROUP, LONGEST_PAUSE, Completion, Completions, Reach
+from duly.decisions import Standpoint
 from duly.durable import Memory
 from duly.executors import Ending, Stop, described, fault
 from duly.executors.http import run_http
@@ -29,6 +30,7 @@ from duly.run import Run
 from duly.settings import Settings
 from duly.tasks import HTTP, SHELL
 from duly.telemetry import Events
+from duly.timers import Nameless, Timers
 from duly.transactions import Effects, Tills
 
 BATCH = 100
@@ -84,11 +86,12 @@ class _Places:
 
 
 class Worker:
-    """Claims runs whose task it knows, runs them and records how they ended.
+    """Starts durable jobs and claims runs whose task it knows, runs them and records how they ended.
 
     ``identity`` gives the process's present identity (it changes when a lease was lost), ``tasks`` the Python
     tasks by name; shell commands and HTTP calls need no code. At most ``concurrency`` attempts are held at once.
-    ``on_behind`` is called when a finished run leaves its job with something owed.
+    ``on_behind`` is called when a finished run leaves its job with something owed. ``standpoint`` says who decides
+    when this worker starts durable jobs.
     """
 
     def __init__(
@@ -102,6 +105,7 @@ class Worker:
         events: Events,
         settings: Settings,
         on_behind: Callable[[], None] = lambda: None,
+        standpoint: Standpoint | None = None,
     ) -> None:
         self._ledger = ledger
         self._clock = ledger.database.clock
@@ -117,6 +121,15 @@ class Worker:
         self._tills = Tills(ledger.database, size=settings.pool_size)
         self._reach = Reach(events)
         self._completions = Completions(ledger, self._reach, self._told)
+        self._timers = Timers(
+            ledger=ledger,
+            standpoint=standpoint or Nameless(identity),
+            queues=queues,
+            tasks=self._known,
+            events=events,
+            settings=settings,
+            on_ready=lambda: self._nudge.set(),
+        )
         self._lock = threading.Lock()
         self._offered: dict[int, int] = {}  # hand-offs under way, each with the generation it began in
         self._handed = 0  # hand-offs that were ever begun
@@ -212,18 +225,19 @@ class Worker:
             await self._drain(recording)
 
     async def turn(self) -> int:
-        """Claim what is ready, run it to its end, record it; returns how many attempts there were."""
+        """Start and claim what is ready, run it to its end, record it; returns how much was decided or run."""
         self._begin_turning(self._nudge)
         recording = asyncio.create_task(self._completions.run())
         async with self._ledger.database.connection() as connection:
             await self._ledger.wake(connection)
+        started = await self._start()
         claimed, _ = await self._claim()
         while self._live:
             await asyncio.wait(self._live.values())
         self._completions.close()
         await recording
         await self._close()
-        return claimed
+        return started + claimed
 
     def _begin_turning(self, nudge: asyncio.Event) -> None:
         self._nudge = nudge
@@ -270,19 +284,36 @@ class Worker:
                 await asyncio.wait_for(self._nudge.wait(), self._settings.poll)
             await asyncio.sleep(_GATHER)
             return 0.0
+        started = 0 if self._timers.wait else await self._start()
         claimed, limit = await self._claim()
         if claimed == limit and now < self._wake_at:
             return 0.0
         waking = await self._waking()
         if claimed == limit:
             return 0.0
-        wait = SHORTEST if claimed else min(waited * 2 or SHORTEST, self._settings.poll)
-        return min(wait, waking)
+        wait = SHORTEST if claimed or started else min(waited * 2 or SHORTEST, self._settings.poll)
+        return min(wait, waking, self._timers.wait)
 
     def _next_queues(self) -> tuple[str, ...]:
         """The queues, each claim beginning with another one: a full queue must not starve those behind it."""
         self._queues = (*self._queues[1:], self._queues[0])
         return self._queues
+
+    async def _start(self) -> int:
+        """Start durable jobs whose timer is due, as far as there are places; returns how many timers were consumed."""
+        room = self._places.reserve(BATCH)
+        if not room:
+            return 0
+        generation, worker = self._generation, self._identity()
+        started: Sequence[Claimed] = ()
+        consumed = 0
+        try:
+            started, consumed = await self._timers.start(worker, room)
+        finally:
+            self._places.give_back(room - len(started))
+        for one in started:
+            self._begin(one, worker, generation)
+        return consumed
 
     async def _claim(self) -> tuple[int, int]:
         """Claim as many runs as there are places, at most a batch; returns how many came, of how many."""
@@ -437,11 +468,19 @@ class Worker:
                 delay = (finished.available_at - finished.at).total_seconds()
                 if delay < NEAR:  # later ones are found by polling
                     asyncio.get_running_loop().call_later(max(delay, 0.0), self._nudge.set)
+            if finished.fires_at is not None:
+                self._expect((finished.fires_at - finished.at).total_seconds())
         if any(finished is not None and finished.behind for _, finished in group):
             self._on_behind()
         ready = any(finished is not None and finished.ready for _, finished in group)
         if ready or (self._clogged and self._completions.waiting <= GROUP):
             self._nudge.set()
+
+    def _expect(self, delay: float) -> None:
+        """A timer was set that fires in so many seconds; what is further away than a poll is found by polling."""
+        self._timers.expect(delay)
+        if delay < self._settings.poll:
+            asyncio.get_running_loop().call_later(max(delay, 0.0), self._nudge.set)
 
     # ------------------------------------------------------------------ drain and reap
 

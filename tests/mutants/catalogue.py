@@ -70,8 +70,8 @@ MUTANTS: Sequence[Mutant] = (
         "ledger.sql",
         f"{ANOMALIES}::test_the_instant_of_a_decision_is_read_after_its_lock",
         (
-            f"{CLOCK} as now\n  from due\n\n-- name: record\n",
-            f"{NOW} as now\n  from due\n\n-- name: record\n",
+            f"{CLOCK} as now\n  from due\n\n-- name: due_timers\n",
+            f"{NOW} as now\n  from due\n\n-- name: due_timers\n",
         ),
     ),
     _m(
@@ -173,8 +173,8 @@ MUTANTS: Sequence[Mutant] = (
         "edits.sql",
         f"{PROMISES}/test_edits.py::test_a_daily_job_that_becomes_minutely_runs_within_the_minute",
         (
-            "newer.revision,\n       wake_at         = duly.clock(%(at)s::timestamptz, %(shift)s::double precision)\n",
-            "newer.revision\n",
+            f"(select {CLOCK} from duly.policies\n",
+            "(select cursors.wake_at from duly.policies\n",
         ),
     ),
     _m(
@@ -206,8 +206,8 @@ MUTANTS: Sequence[Mutant] = (
         "edits.sql",
         f"{PROMISES}/test_catchup.py::test_a_job_that_was_busy_when_everything_stopped",
         (
-            "       wake_at = cursors.due_at\n where cursors.live_at is not null\n",
-            "       wake_at = cursors.due_at\n where cursors.live_at is null\n",
+            "\n where cursors.live_at is not null\n",
+            "\n where cursors.live_at is null\n",
         ),
     ),
     _m(

@@ -180,8 +180,9 @@ def test_each_table_has_one_writer_and_only_the_ledger_writes_history() -> None:
             writers[table].add(path.name)
     for table in ("attempts", "decisions", "spans"):
         assert writers[table] == {"ledger.sql"}, table
-    for table in ("cursors", "runs"):
+    for table in ("cursors", "runs", "timers"):
         assert writers.pop(table) == {"ledger.sql", "edits.sql"}, table
+    assert writers.pop("events") == {"ledger.sql", "durable.sql"}, "a generation's life, and what its run remembers"
     assert {table: sorted(rooms) for table, rooms in writers.items() if len(rooms) > 1} == {}
 
 

@@ -101,7 +101,7 @@ def test_contradictions_are_refused_with_the_reason(answers: dict[str, Any], rea
     [
         ({"overlap": "cancel", "catchup": "latest"}, "not in this version yet"),
         ({"lease": "main"}, 'mechanism="leader"'),
-        ({"mechanism": "durable"}, "not in this version yet"),
+        ({"mechanism": "durable", "overlap": "allow"}, "sets the timer of the next"),
         ({"mechanism": "raft"}, "no answer to mechanism"),
         ({"overlap": "sometimes"}, "no answer to overlap"),
         ({"overlap": ""}, "no answer to overlap"),
