@@ -24,6 +24,7 @@ from duly.explain import explain
 from duly.jobs import Job
 from duly.pauses import Paused, Resumed
 from duly.postgres import Database, driven
+from duly.previews import Preview
 from duly.records import author as whoever
 from duly.registration import Applied
 from duly.schedules import Schedule
@@ -123,11 +124,36 @@ class SyncJobs:
         owner: str | None = None,
         generation: int = 0,
         prune: bool = False,
+        prune_grace: object = 0,
         dry_run: bool = False,
+        plan: str | None = None,
     ) -> Applied:
-        """Bring jobs to what is given, a thousand a transaction."""
+        """Bring jobs to what is given, a thousand a transaction. Raises Conflict when a ``plan`` is out of date."""
         return driven(
-            self._jobs.apply(jobs, owner=owner, generation=generation, prune=prune, dry_run=dry_run)
+            self._jobs.apply(
+                jobs,
+                owner=owner,
+                generation=generation,
+                prune=prune,
+                prune_grace=prune_grace,
+                dry_run=dry_run,
+                plan=plan,
+            )
+        )
+
+    def plan(
+        self,
+        jobs: Iterable[Job | Mapping[str, Any]],
+        *,
+        owner: str | None = None,
+        generation: int = 0,
+        prune: bool = False,
+        days: float = 7,
+        limit: int = 100,
+    ) -> Preview:
+        """What ``apply`` of these jobs would change, without changing anything."""
+        return driven(
+            self._jobs.plan(jobs, owner=owner, generation=generation, prune=prune, days=days, limit=limit)
         )
 
     def trigger(self, name: str, *, key: str | None = None, args: Mapping[str, Any] | None = None) -> RunInfo:

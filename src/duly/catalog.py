@@ -9,18 +9,19 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 from uuid import uuid4
 
 from psycopg.types.json import Jsonb
 
-from duly.errors import DefinitionError, NotFound
+from duly.errors import Conflict, DefinitionError, NotFound
 from duly.jobs import Job, check_args
 from duly.ledger import Actor, Ledger, run_id
 from duly.postgres import Connection, Database, Row
-from duly.registration import Applied, Registration, Wish
+from duly.previews import Previews
+from duly.registration import REPLAN, Applied, Registration, Wish
 from duly.schedules import tzdata_version
 from duly.zonedata import transitions, unchanged
 
@@ -63,19 +64,26 @@ class Catalog:
         dry_run: bool = False,
         owner: str | None = None,
         prune: bool = False,
+        prune_grace: float = 0.0,
         keep: int | None = None,
+        plan: str | None = None,
     ) -> Applied:
         """Create what is new, edit what differs, leave the rest alone; batch by batch, in bounded memory.
 
         A job that a higher ``generation`` declared is not touched and is named under ``conflicts``, and so is
         one of another owner when an ``owner`` is given. With ``prune`` the owner's jobs that are not among
-        ``jobs`` are removed. With ``dry_run`` nothing is written and the answer is what would be done.
-        ``keep`` bounds how many names each list of the answer has; ``counts`` is exact.
+        ``jobs`` are removed, once they have been absent for ``prune_grace`` seconds; until then they are named
+        under ``absent``. With ``dry_run`` nothing is written and the answer is what would be done. ``keep`` bounds
+        how many names each list of the answer has; ``counts`` is exact. ``plan`` is the token of a preview: when
+        something is not as it was then, nothing more is done. Raises Conflict for that.
         """
         if prune and owner is None:
             raise DefinitionError("prune removes what an owner no longer declares; say whose with owner=")
         applied = Applied(keep=keep)
         wish = Wish(author=author, generation=generation, dry_run=dry_run, owner=owner)
+        if plan is not None:
+            jobs = list(jobs)
+            wish = replace(wish, planned=await self._planned(jobs, plan, wish))
         present = array("q")
         for batch in _batches(jobs, BATCH):
             _refuse_doubles(batch)
@@ -84,13 +92,30 @@ class Catalog:
             if prune:
                 present.extend(ids)
         if prune:
-            await self._prune(wish, present, applied)
+            await self._prune(wish, present, applied, prune_grace)
         return applied
 
-    async def _prune(self, wish: Wish, present: array[int], applied: Applied) -> None:
+    async def _planned(
+        self, jobs: Sequence[Job], token: str, wish: Wish
+    ) -> Mapping[str, tuple[int, int] | None]:
+        """What the plan was made for, if all is still so."""
+        seen = await Previews(self.database).preview(
+            jobs, generation=wish.generation, owner=wish.owner, limit=0
+        )
+        if seen.token == token:
+            return seen.planned
+        what = "what is declared" if seen.token.partition(".")[0] != token.partition(".")[0] else "a job"
+        raise Conflict(f"{what} has changed since the plan {token!r:.60} was made", hint=REPLAN)
+
+    async def _prune(self, wish: Wish, present: array[int], applied: Applied, grace: float) -> None:
         """Remove the jobs of an owner that are not among ``present``, unless a higher generation has them."""
         kept = array("q", sorted(present))
         after = 0
+        if not wish.dry_run:
+            async with self.database.connection() as connection:
+                await self.database.rows(
+                    connection, "catalog", "note_absent", owner=wish.owner, present=list(kept)
+                )
         while True:
             async with self.database.connection() as connection:
                 page = await self.database.rows(connection, "catalog", "owned", owner=wish.owner, after=after)
@@ -100,6 +125,9 @@ class Catalog:
                     continue
                 if job["generation"] > wish.generation:
                     applied.note("conflicts", job["name"])
+                    continue
+                if job["absent"] < grace:
+                    applied.note("absent", job["name"])
                     continue
                 applied.note("removed", job["name"])
                 if not wish.dry_run:

@@ -290,8 +290,10 @@ select jobs.name, revisions.definition,
  limit %(limit)s::int
 
 -- name: owned
--- The jobs that belong to an owner, page by page, in the order of their ids.
-select jobs.id, jobs.name, jobs.generation
+-- The jobs that belong to an owner, page by page, in the order of their ids; for how many seconds they have been absent.
+select jobs.id, jobs.name, jobs.generation,
+       coalesce(extract(epoch from duly.now(%(at)s::timestamptz, %(shift)s::double precision) - jobs.absent_since), 0)
+       ::double precision as absent
   from duly.jobs
  where jobs.namespace = 'default'
    and jobs.owner = %(owner)s::text
@@ -299,6 +301,16 @@ select jobs.id, jobs.name, jobs.generation
    and jobs.id > %(after)s::bigint
  order by jobs.id
  limit 1000
+
+-- name: note_absent
+-- Since when each job of an owner is declared no more.
+update duly.jobs
+   set absent_since = case when jobs.id = any(%(present)b::bigint[]) then null
+                           else duly.now(%(at)s::timestamptz, %(shift)s::double precision) end
+ where jobs.namespace = 'default'
+   and jobs.owner = %(owner)s::text
+   and jobs.state <> 'removed'
+   and (jobs.absent_since is null) = (jobs.id <> all(%(present)b::bigint[]))
 
 -- name: adopt_jobs
 -- These jobs belong to an owner from now on.

@@ -35,6 +35,7 @@ from duly.explain import explain
 from duly.jobs import Job
 from duly.pauses import Paused, Pauses, Resumed, Which
 from duly.postgres import Database
+from duly.previews import Preview, Previews
 from duly.records import author as whoever
 from duly.registration import Applied
 from duly.schedules import Schedule
@@ -152,7 +153,7 @@ class Jobs:
         reason: str | None = None,
         dry_run: bool = False,
     ) -> Resumed:
-        """Let paused jobs go on from now; what fell into the pause is answered by ``on_resume``, else by each job's own.
+        """Let paused jobs go on from now; ``on_resume``, else each job's own, answers what fell into the pause.
 
         ``runs`` of the answer says how many runs that starts: ask with ``dry_run`` first. Raises NotFound,
         Conflict for a single job that is held, DefinitionError for a word that is no answer.
@@ -191,13 +192,16 @@ class Jobs:
         owner: str | None = None,
         generation: int = 0,
         prune: bool = False,
+        prune_grace: object = 0,
         dry_run: bool = False,
+        plan: str | None = None,
     ) -> Applied:
         """Bring jobs to what is given, a thousand a transaction: create, edit, leave alone.
 
         ``jobs`` may be a generator of a million; it is read once and never held as a whole. Each is a Job or a
         mapping with the parameters of ``create``. They belong to ``owner``, and with ``prune`` those of this
-        owner that are not among them are removed. Jobs of a higher ``generation`` or of another owner are
+        owner that are not among them are removed, once they have been absent for ``prune_grace``. With the token of
+        a ``plan``, what is not as it was then is Conflict. Jobs of a higher ``generation`` or of another owner are
         conflicts, which are named and left alone. Each list of the answer holds at most 1,000 names; ``counts``
         is exact. Raises DefinitionError for what cannot be promised; the batches before it stay.
         """
@@ -209,11 +213,34 @@ class Jobs:
             owner=owner,
             generation=generation,
             prune=prune,
+            prune_grace=duration(prune_grace),
             dry_run=dry_run,
             keep=KEPT,
+            plan=plan,
         )
         await database.nudge("duly_due")
         return applied
+
+    async def plan(
+        self,
+        jobs: Iterable[Job | Mapping[str, Any]],
+        *,
+        owner: str | None = None,
+        generation: int = 0,
+        prune: bool = False,
+        days: float = 7,
+        limit: int = 100,
+    ) -> Preview:
+        """What ``apply`` of these jobs would change, without changing anything.
+
+        Of each of at most ``limit`` jobs: which instants appear, vanish or move in the coming ``days`` and around
+        the next change of clocks, and what is owed and will still run as it was promised. Give ``token`` of the
+        answer to ``apply``. Raises DefinitionError for what cannot be promised.
+        """
+        made = (job if isinstance(job, Job) else described(**job) for job in jobs)
+        return await Previews(self._database()).preview(
+            made, owner=owner, generation=generation, prune=prune, days=days, limit=limit
+        )
 
     async def trigger(
         self, name: str, *, key: str | None = None, args: Mapping[str, Any] | None = None

@@ -25,6 +25,7 @@ from duly.zonedata import transitions
 
 _ASIDE = ("poisoned", "held")
 _CACHED = 10_000
+REPLAN = "look again with `duly jobs plan`, then apply that plan"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,6 +40,7 @@ class Applied:
     unchanged: list[str] = field(default_factory=list)
     removed: list[str] = field(default_factory=list)
     conflicts: list[str] = field(default_factory=list)
+    absent: list[str] = field(default_factory=list)
     revisions: dict[str, int] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
     keep: int | None = None
@@ -52,11 +54,9 @@ class Applied:
                 self.revisions[name] = revision
 
     def document(self) -> dict[str, list[str]]:
-        """The same as JSON."""
-        return {
-            name: list(getattr(self, name))
-            for name in ("created", "edited", "unchanged", "removed", "conflicts")
-        }
+        """The same as JSON; ``absent`` only where a grace keeps some."""
+        names = ["created", "edited", "unchanged", "removed", "conflicts"]
+        return {name: list(getattr(self, name)) for name in [*names, *(["absent"] if self.absent else [])]}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,6 +75,8 @@ class Wish:
 
     ``owner``: the jobs are this owner's, another one's are conflicts. ``seen``: the (job, revision) that the
     edit was made for; another newest revision is a conflict. ``fresh``: a job that is there and differs is one.
+    ``planned``: the (job, revision) of each name when it was looked at, None where there was none; all that is
+    otherwise now is refused.
     """
 
     author: str
@@ -83,6 +85,7 @@ class Wish:
     owner: str | None = None
     seen: tuple[int, int] | None = None
     fresh: bool = False
+    planned: Mapping[str, tuple[int, int] | None] | None = None
 
 
 class Registration:
@@ -98,6 +101,7 @@ class Registration:
     ) -> list[int]:
         """Create, edit or leave each of ``jobs``, in this transaction; the ids of those that are there."""
         known = await self._known(connection, jobs)
+        _refuse_unplanned(jobs, known, wish)
         fresh = [job for job in jobs if job.name not in known]
         ids: list[int] = []
         if fresh and wish.dry_run:
@@ -173,9 +177,9 @@ class Registration:
         changed: list[tuple[Job, int]] = []
         for job in jobs:
             row = known[job.name]
-            if _forbidden(row, wish):
+            if forbidden(row, wish):
                 applied.note("conflicts", job.name)
-            elif _same(job, row) and wish.seen is None:
+            elif same(job, row) and wish.seen is None:
                 applied.note("unchanged", job.name)
                 kept.append(row)
             elif wish.fresh:
@@ -205,6 +209,7 @@ class Registration:
         crash.point("edit.locked")
         rows = await self.database.rows(connection, "catalog", "newest", job_ids=ids)
         newest = {row["id"]: row for row in rows}
+        _refuse_unplanned([job for job, _ in jobs], {row["name"]: row for row in rows}, wish)
         now = await self.database.now(connection)
         edits: list[tuple[Job, Row, datetime]] = []
         for job, job_id in jobs:
@@ -212,7 +217,7 @@ class Registration:
             _refuse_unseen(job, row, wish)
             if row is None or wish.generation < row["generation"]:
                 applied.note("conflicts", job.name)
-            elif _same(job, row):
+            elif same(job, row):
                 applied.note("unchanged", job.name)
             else:
                 # What has its verdict keeps it, also when the database's clock has gone back behind the cursor.
@@ -229,7 +234,7 @@ class Registration:
         applied: Applied,
     ) -> None:
         before = {row["schedule_id"]: row["schedule"] for _, row, _ in edits}
-        earlier = {key: _readable(definition) for key, definition in before.items()}
+        earlier = {key: readable(definition) for key, definition in before.items()}
         interned = await self.intern(
             connection, [(job, earlier[row["schedule_id"]], at) for job, row, at in edits]
         )
@@ -360,11 +365,12 @@ class Registration:
         return {bytes(row["hash"]): row["id"] for row in rows}
 
 
-def _same(job: Job, row: Row) -> bool:
+def same(job: Job, row: Row) -> bool:
+    """Is it promised already just so? A job that was set aside is not."""
     return bytes(row["hash"]) == job.hash and row["state"] not in _ASIDE
 
 
-def _forbidden(row: Row, wish: Wish) -> bool:
+def forbidden(row: Row, wish: Wish) -> bool:
     """Does the job belong to a later deploy, or to somebody else?"""
     if wish.fresh:
         return False
@@ -381,7 +387,17 @@ def _refuse_unseen(job: Job, row: Row | None, wish: Wish) -> None:
         )
 
 
-def _readable(definition: Mapping[str, Any]) -> Schedule | None:
+def _refuse_unplanned(jobs: Iterable[Job], known: Mapping[str, Row], wish: Wish) -> None:
+    """Refuse what is not as it was when the plan was made."""
+    if wish.planned is None:
+        return
+    for job in jobs:
+        row = known.get(job.name)
+        if wish.planned.get(job.name) != (None if row is None else (row["id"], row["revision"])):
+            raise Conflict(f"job {job.name!r} has changed since the plan was made", hint=REPLAN)
+
+
+def readable(definition: Mapping[str, Any]) -> Schedule | None:
     """The old schedule, for the anchor that an edit keeps; None when it cannot be read any more."""
     try:
         return load(definition)

@@ -10,3 +10,7 @@ alter table duly.revisions
 -- amended: a pause concerns what comes next for this job, so that it is read before anything is decided.
 alter table duly.cursors
     add column amended boolean not null default false;
+
+-- absent_since: from then on its owner has declared it no more; a prune waits for its grace from here.
+alter table duly.jobs
+    add column absent_since timestamptz;

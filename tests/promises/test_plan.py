@@ -1,0 +1,150 @@
+"""A plan says before a change what it means; an apply of a plan does that or nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from duly import Conflict, Duly, every
+from promises.stage import Open, at, remember, told
+
+WINTER = "2027-03-20T12:00:00Z"
+BERLIN = "Europe/Berlin"
+
+
+def app_of(**jobs: tuple[Any, dict[str, Any]]) -> Duly:
+    """An application with these jobs: schedule and policies each."""
+    app = Duly()
+    for name, (schedule, policies) in jobs.items():
+        remember(app, name, schedule, **{"catchup": "all", **policies})
+    return app
+
+
+def daily(schedule: str = "30 1 * * *", **policies: Any) -> Duly:
+    return app_of(job=(schedule, {"tz": BERLIN, **policies}))
+
+
+def days(instants: Any) -> list[str]:
+    return [f"{one:%d %H:%M}" for one in instants]
+
+
+async def test_a_later_hour_moves_each_day_and_says_what_it_does_when_the_clocks_change(
+    laboratory: Open,
+) -> None:
+    """01:30 becomes 02:30, which on 28 March does not exist: that day the new one runs at 03:00 local, 01:00 UTC."""
+    async with laboratory(daily(), at=WINTER) as t:
+        plan = await t.client.jobs.plan(daily("30 2 * * *").declared(), days=3)
+        [change] = plan.changes
+        assert (change.action, change.revision, list(change.fields)) == ("edit", 1, ["schedule"])
+        assert change.ahead is not None
+        assert change.at_dst is not None
+        assert [days(pair) for pair in change.ahead.moved] == [
+            ["21 00:30", "21 01:30"],
+            ["22 00:30", "22 01:30"],
+            ["23 00:30", "23 01:30"],
+        ]
+        assert (change.ahead.appears, change.ahead.vanishes) == ([], [])
+        assert ["28 00:30", "28 01:00"] in [days(pair) for pair in change.at_dst.moved]
+        assert "2027-03-28 02:30" in str(change.clocks)
+        assert change.first == at("2027-03-21T01:30:00Z")
+
+
+async def test_more_often_appears_less_often_vanishes(laboratory: Open) -> None:
+    async with laboratory(app_of(job=("0 */6 * * *", {})), at=WINTER) as t:
+        [more] = (await t.client.jobs.plan(app_of(job=("0 */3 * * *", {})).declared(), days=1)).changes
+        assert more.ahead is not None
+        assert days(more.ahead.appears) == ["20 15:00", "20 21:00", "21 03:00", "21 09:00"]
+        assert (more.ahead.vanishes, more.ahead.moved) == ([], [])
+        [less] = (await t.client.jobs.plan(app_of(job=("0 */12 * * *", {})).declared(), days=1)).changes
+        assert less.ahead is not None
+        assert days(less.ahead.vanishes) == ["20 18:00", "21 06:00"]
+
+
+async def test_a_plan_writes_nothing_and_names_what_is_not_about_time(laboratory: Open) -> None:
+    async with laboratory(daily(), at=WINTER) as t:
+        edited = daily(catchup="latest", args={"day": 1}, grace=5)
+        [change] = (await t.client.jobs.plan(edited.declared())).changes
+        assert list(change.fields) == ["args", "catchup", "grace", "overlap"]
+        assert change.ahead is not None
+        assert change.ahead.moved == []
+        assert (await t.client.jobs.get("job")).revision == 1
+
+
+@pytest.mark.parametrize(("catchup", "runs"), [("all", 6), ("latest", 1), ("none", 0)])
+async def test_what_is_owed_is_said_and_runs_as_it_was_promised(
+    laboratory: Open, catchup: str, runs: int
+) -> None:
+    """Nobody decided for 38 seconds; the new promise fires nothing of that time, the old one what it owes."""
+    five = every(seconds=5, anchor=at(WINTER))
+    before = app_of(job=(five, {"catchup": catchup, "grace": 1}))
+    async with laboratory(before, at=WINTER) as t:
+        await t.advance(by=7)
+        await t.advance(by=31, scheduler=False)
+        edited = app_of(job=("* * * * *", {}))
+        plan = await t.client.jobs.plan(edited.declared(), days=0.001)
+        [change] = plan.changes
+        assert (change.owed, change.runs) == (6, runs)
+        await t.client.jobs.apply(edited.declared(), plan=plan.token)
+        await t.settle()
+        ran = [line for line in (await told(t, "job"))[1:] if line.endswith("run")]
+        assert len(ran) == runs
+        await t.advance(to=change.first)
+        assert (await told(t, "job"))[-1] == f"{change.first:%H:%M:%S} run"
+
+
+async def test_an_apply_of_a_plan_refuses_when_the_job_was_changed_meanwhile(laboratory: Open) -> None:
+    async with laboratory(daily(), at=WINTER) as t:
+        mine = list(daily("30 2 * * *").declared())
+        plan = await t.client.jobs.plan(mine)
+        await t.client.jobs.edit("job", grace=5)
+        with pytest.raises(Conflict, match="a job has changed since the plan"):
+            await t.client.jobs.apply(mine, plan=plan.token)
+        assert (await t.client.jobs.get("job")).revision == 2
+        again = await t.client.jobs.plan(mine)
+        with pytest.raises(Conflict, match="what is declared has changed"):
+            await t.client.jobs.apply(daily("30 4 * * *").declared(), plan=again.token)
+        assert (await t.client.jobs.apply(mine, plan=again.token)).edited == ["job"]
+
+
+async def test_a_pause_a_removal_or_a_new_job_of_the_name_is_a_change_too(laboratory: Open) -> None:
+    async with laboratory(daily(), at=WINTER) as t:
+        mine = list(daily("30 2 * * *").declared())
+        for change in (t.client.jobs.pause, t.client.jobs.resume, t.client.jobs.remove):
+            plan = await t.client.jobs.plan(mine)
+            await change("job")
+            with pytest.raises(Conflict):
+                await t.client.jobs.apply(mine, plan=plan.token)
+        plan = await t.client.jobs.plan(mine)
+        assert [change.action for change in plan.changes] == ["create"]
+        await t.client.jobs.apply(daily("0 0 * * *").declared())
+        with pytest.raises(Conflict):
+            await t.client.jobs.apply(mine, plan=plan.token)
+
+
+async def test_what_an_owner_declares_no_more_is_removed_after_its_grace(laboratory: Open) -> None:
+    """Two versions of an application start in turn while it is rolled out: what one of them lacks is not lost."""
+    both, one = app_of(a=("@hourly", {}), b=("@hourly", {})), app_of(a=("@hourly", {}))
+    async with laboratory(Duly(), at=WINTER) as t:
+
+        async def deploy(app: Duly) -> Any:
+            return await t.client.jobs.apply(app.declared(), owner="shop", prune=True, prune_grace="10m")
+
+        assert sorted((await deploy(both)).created) == ["a", "b"]
+        [gone] = (await t.client.jobs.plan(one.declared(), owner="shop", prune=True)).changes
+        assert (gone.job, gone.action) == ("b", "remove")
+        for app, absent in ((one, ["b"]), (both, []), (one, ["b"])):
+            await t.advance(by="6m")
+            done = await deploy(app)
+            assert (done.removed, done.absent) == ([], absent)
+        await t.advance(by="11m")
+        assert (await deploy(one)).removed == ["b"]
+        assert (await deploy(one)).document()["unchanged"] == ["a"]
+
+
+async def test_what_belongs_to_others_is_a_conflict_and_said_so(laboratory: Open) -> None:
+    async with laboratory(daily(), at=WINTER) as t:
+        await t.client.jobs.apply(daily("0 5 * * *").declared(), owner="them", generation=3)
+        plan = await t.client.jobs.plan(daily("30 2 * * *").declared(), generation=2)
+        assert plan.conflicts == ["job"]
+        assert "generation 3 of them" in str(plan.changes[0].reason)
