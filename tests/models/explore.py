@@ -102,17 +102,18 @@ def _reaching(ends: Iterable[S], back: Mapping[S, Iterable[S]]) -> set[S]:
     return found
 
 
-def walk(model: Model[S], *, seed: int, length: int) -> Iterator[tuple[str, S]]:
+def walk(
+    model: Model[S], *, seed: int, length: int, rare: frozenset[str] = frozenset()
+) -> Iterator[tuple[str, S]]:
     """One way through the model, chosen by ``seed``: each step with the state it led to.
 
-    Words that this walk has not used yet are preferred, so that a few walks use them all.
+    Words that are ``rare`` are taken once in a while only, so that what takes many steps comes to its end.
     """
-    chance, state, used = Random(seed), model.begin(), set[str]()
+    chance, state = Random(seed), model.begin()
     for _ in range(length):
         choices = list(model.steps(state))
         if not choices:
             return
-        fresh = [one for one in choices if one[0].partition(" ")[0] not in used]
-        word, state = chance.choice(fresh if fresh and chance.random() < 0.5 else choices)
-        used.add(word.partition(" ")[0])
+        usual = [one for one in choices if one[0].partition(" ")[0] not in rare]
+        word, state = chance.choice(usual if usual and chance.random() < 0.8 else choices)
         yield word, state
