@@ -36,6 +36,7 @@ _OUTCOMES = {
     "succeeded": "succeeded",
     "failed": "failed",
     "retrying": "retrying",
+    "asleep": "asleep",
     "lost": "lost",
     "fenced": "fenced",
     "cancelled": "cancelled",

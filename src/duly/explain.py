@@ -417,10 +417,23 @@ def _attempts(run: Mapping[str, Any]) -> str:
         for each in run["attempts"]
     )
     state = f"It has {run['state']}" if run["state"] in ("succeeded", "failed") else f"It is {run['state']}"
-    if run["waits_for"]:
-        state += f" and waits for a {run['waits_for']}"
+    state += _waiting(run)
     until = f" at {run['finished_at']}" if run["finished_at"] else ""
     return f"{state}{until}: {tried}." if tried else f"{state}{until}."
+
+
+def _waiting(run: Mapping[str, Any]) -> str:
+    """What a run that is not over waits for, and until when."""
+    what, until = run["waits_for"], run["wakes_at"]
+    if not what:
+        return ""
+    if what == "timer":
+        return f" until {until}, when its sleep ends"
+    if what == "person":
+        return " and waits for a person"
+    kind, _, name = what.partition(":")
+    waited = f"signal {name}" if kind == "signal" else f"a {kind}"
+    return f" and waits for {waited}" + (f", at the latest until {until}" if name and until else "")
 
 
 def _lateness_words(found: Evidence) -> str:

@@ -426,6 +426,7 @@ def _run_document(row: Row, ended: Sequence[Row]) -> dict[str, Any]:
         "verdict": row["verdict"],
         "state": row["state"],
         "waits_for": row["waits_for"],
+        "wakes_at": text(row["available_at"]) if row["state"] == "asleep" else None,
         "attempt": row["attempt"],
         "max_attempts": row["max_attempts"],
         "stands_for": {
