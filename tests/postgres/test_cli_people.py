@@ -95,3 +95,34 @@ def test_which_jobs_are_meant_has_to_be_said_once(call: Call) -> None:
     assert call("jobs", "pause", "tock")[0] == 1
     assert call("jobs", "pause", "tick", "--until", "2020-01-01T00:00:00Z")[0] == 2
     assert call("jobs", "pause", "--match", "*")[1]["paused"] == ["hourly", "tick"]
+
+
+# ------------------------------------------------------------------ plan and apply
+
+
+def test_a_plan_names_what_moves_and_its_token_guards_the_apply(call: Call, tmp_path: Path) -> None:
+    (tmp_path / "later_jobs.py").write_text(JOBS.replace("0 * * * *", "30 * * * *"))
+    code, seen, _ = call("jobs", "plan", "--app", "later_jobs.py", "--days", "1")
+    [change] = seen["jobs"]
+    assert (code, change["job"], change["action"], change["changes"]) == (0, "hourly", "edit", ["schedule"])
+    assert sum(change["ahead"]["counts"].values()) >= 24
+    assert (seen["unchanged"], change["owed"]) == (1, 0)
+    code, text, _ = call("jobs", "plan", "--app", "later_jobs.py", as_json=False)
+    assert (code, text.splitlines()[0]) == (0, "edit hourly: schedule")
+    assert text.splitlines()[-1] == f"1 to change, 1 unchanged; to do exactly this: --plan {seen['token']}"
+    call("jobs", "pause", "hourly")
+    code, out, err = call("jobs", "apply", "--app", "later_jobs.py", "--plan", seen["token"])
+    assert (code, out, json.loads(err)["error"]["class"]) == (1, "", "Conflict")
+    token = call("jobs", "plan", "--app", "later_jobs.py")[1]["token"]
+    assert call("jobs", "apply", "--app", "later_jobs.py", "--plan", token)[1]["edited"] == ["hourly"]
+
+
+def test_a_prune_says_whose_and_waits_for_its_grace(call: Call, tmp_path: Path) -> None:
+    (tmp_path / "one_job.py").write_text(JOBS.partition('@app.job("0')[0])
+    assert call("jobs", "apply", "--app", "one_job.py", "--prune")[0] == 2
+    assert call("jobs", "apply", "--app", "people_jobs.py", "--owner", "shop")[0] == 0
+    pruning = ("--app", "one_job.py", "--owner", "shop", "--prune")
+    assert [change["action"] for change in call("jobs", "plan", *pruning)[1]["jobs"]] == ["remove"]
+    done = call("jobs", "apply", *pruning, "--prune-grace", "1h")[1]
+    assert (done["removed"], done["absent"]) == ([], ["hourly"])
+    assert call("jobs", "apply", *pruning)[1]["removed"] == ["hourly"]

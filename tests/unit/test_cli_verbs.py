@@ -57,7 +57,7 @@ def test_the_verbs_are_those_that_others_rely_on() -> None:
         "database": ["info", "start", "stop"],
         "export": ["crontab"],
         "import": ["crontab"],
-        "jobs": ["apply", "list", "pause", "remove", "resume", "show", "trigger"],
+        "jobs": ["apply", "list", "pause", "plan", "remove", "resume", "show", "trigger"],
         "runs": ["history", "list", "logs", "show", "signal"],
     }
     alone = ["audit", "cluster", "explain", "migrate", "next", "scheduler", "up", "worker"]
@@ -112,7 +112,7 @@ def test_the_version_is_told() -> None:
     ("words", "what"),
     [
         (["frobnicate"], "duly has no verb 'frobnicate'; one of up, scheduler,"),
-        (["jobs"], "duly jobs needs a verb: list, show, apply, remove, trigger, "),
+        (["jobs"], "duly jobs needs a verb: list, show, plan, apply, remove, trigger, "),
         (["jobs", "frob"], "duly jobs has no verb 'frob'; one of list, show,"),
         (["--frob"], "no such option '--frob'"),
         (["jobs", "show"], "missing argument 'JOB'; see `duly jobs show --help`"),

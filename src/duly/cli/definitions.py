@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from typing import Any
 
 import click
 
-from duly.cli.output import NO, document, line, listed
+from duly.cli.output import document, line, listed
 from duly.cli.verbs import Options, Verbs, verb
 
 jobs = Verbs(
     "jobs",
-    short="What is promised: list, show, register, remove, trigger, pause, resume.",
+    short="What is promised: list, show, plan, register, remove, trigger, pause, resume.",
     example="duly jobs list",
     places={
         "list": "duly.cli.definitions:list_jobs",
         "show": "duly.cli.definitions:show_job",
-        "apply": "duly.cli.definitions:apply_jobs",
+        "plan": "duly.cli.previews:plan_jobs",
+        "apply": "duly.cli.previews:apply_jobs",
         "remove": "duly.cli.definitions:remove_job",
         "trigger": "duly.cli.definitions:trigger_job",
         "pause": "duly.cli.pauses:pause_jobs",
@@ -75,67 +75,6 @@ def show_job(options: Options, job: str) -> int:
     else:
         tell(found)
     return 0
-
-
-@verb("apply", example="duly jobs apply --app jobs.py --dry-run")
-@click.option(
-    "--generation",
-    type=click.IntRange(0, 2**31 - 1),
-    default=0,
-    metavar="N",
-    help="Leave alone what a higher generation declared (0).",
-)
-@dry_run
-def apply_jobs(options: Options, generation: int, dry_run: bool) -> int:
-    """Register what --app declares, once: create what is new, edit what differs, leave the rest alone.
-
-    Never removes. Exit 1 if a job is kept by a higher generation.
-    """
-    from duly.cli.loading import load
-
-    settings = options.settings()
-    apps = options.apps(settings)
-    if not apps:
-        raise click.UsageError("nothing to register: no --app is given")
-    loaded = load(apps, format=options.format, zone=settings.tz)
-    if not options.json:
-        for remark in loaded.remarks:
-            sys.stderr.write(f"duly: note: {remark}\n")
-    from duly.catalog import Catalog
-    from duly.cli.opening import run_on
-    from duly.records import author
-
-    applied = run_on(
-        options,
-        lambda db: Catalog(db).apply(loaded.jobs, author=author(), generation=generation, dry_run=dry_run),
-        settings=options.settings(loaded.settings),
-        own=loaded.url,
-    )
-    done = applied.document()
-    if options.json:
-        document(done)
-    else:
-        _tell_applied(done, dry_run)
-    return NO if done["conflicts"] else 0
-
-
-def _tell_applied(done: dict[str, list[str]], dry_run: bool) -> None:
-    for action, names in done.items():
-        if action != "unchanged":
-            for name in names:
-                colon = ":" if action == "conflicts" else ""
-                line(f"{'would be ' if dry_run and not colon else ''}{_DONE[action]}{colon} {name}")
-    counts = ", ".join(f"{len(names)} {_DONE[action]}" for action, names in done.items() if names)
-    line(f"{counts or 'nothing to do'}{' (dry run: nothing was written)' if dry_run else ''}")
-
-
-_DONE = {
-    "created": "created",
-    "edited": "edited",
-    "unchanged": "unchanged",
-    "removed": "removed",
-    "conflicts": "kept by a higher generation",
-}
 
 
 @verb("remove", example="duly jobs remove nightly_sales")
