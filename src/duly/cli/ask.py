@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from duly.cli.definitions import limit
+from duly.cli.listings import limit
 from duly.cli.output import NO, document, line, table
 from duly.cli.verbs import INSTANT, Options, verb
 from duly.clock import text

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import Any
 
 import click
 
-from duly.cli.output import document, line, listed
+from duly.cli.listings import Option, after, limit, page, show
+from duly.cli.output import document, line
 from duly.cli.verbs import Options, Verbs, verb
 
 jobs = Verbs(
@@ -27,12 +27,7 @@ jobs = Verbs(
     },
 )
 
-Option = Callable[[Callable[..., int]], Callable[..., int]]
 dry_run: Option = click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")
-limit: Option = click.option(
-    "--limit", type=click.IntRange(1, 10_000), default=100, metavar="N", help="At most so many (100)."
-)
-after: Option = click.option("--after", metavar="CURSOR", help="Go on after `next` of the page before.")
 
 
 @verb("list", example="duly jobs list --state active --match 'nightly_*'")
@@ -47,19 +42,22 @@ after: Option = click.option("--after", metavar="CURSOR", help="Go on after `nex
 def list_jobs(options: Options, state: str | None, match: str | None, limit: int, after: str | None) -> int:
     """List the jobs of the database."""
     from duly import listing
-    from duly.cli.opening import run_on
 
-    found = run_on(options, lambda db: listing.jobs(db, state=state, match=match, limit=limit, after=after))
-    listed(
-        found,
-        options.json,
-        head=("NAME", "STATE", "SCHEDULE", "ZONE", "CATCHUP", "NEXT", "OWED", "REASON"),
-        row=lambda job: [
-            job[key] for key in ("name", "state", "schedule", "zone", "catchup", "next_at", "owed", "reason")
-        ],
+    return page(
+        options,
+        lambda db: listing.jobs(db, state=state, match=match, limit=limit, after=after),
+        {
+            "NAME": "name",
+            "STATE": "state",
+            "SCHEDULE": "schedule",
+            "ZONE": "zone",
+            "CATCHUP": "catchup",
+            "NEXT": "next_at",
+            "OWED": "owed",
+            "REASON": "reason",
+        },
         nothing="no job; `duly jobs apply --app FILE` registers some",
     )
-    return 0
 
 
 @verb("show", example="duly jobs show nightly_sales")
@@ -67,14 +65,8 @@ def list_jobs(options: Options, state: str | None, match: str | None, limit: int
 def show_job(options: Options, job: str) -> int:
     """Show one job with its revisions, its next instants and its live runs."""
     from duly import listing
-    from duly.cli.opening import run_on
 
-    found = run_on(options, lambda db: listing.job(db, job))
-    if options.json:
-        document(found)
-    else:
-        tell(found)
-    return 0
+    return show(options, lambda db: listing.job(db, job))
 
 
 @verb("remove", example="duly jobs remove nightly_sales")
@@ -134,23 +126,3 @@ def trigger_job(
         what = "would be created" if dry_run else "created"
         line(f"{triggered.run}: {what if triggered.created else 'was there already'}")
     return 0
-
-
-def tell(found: dict[str, Any]) -> None:
-    """One document for people: a line for each key, a block for each list of objects."""
-    for key, value in found.items():
-        if isinstance(value, list) and value and isinstance(value[0], dict):
-            line(f"{key}:")
-            for item in value:
-                line(
-                    "  "
-                    + "  ".join(f"{name}={_short(each)}" for name, each in item.items() if each is not None)
-                )
-        elif value is not None and value != [] and value != {}:
-            line(f"{key}: {_short(value)}")
-
-
-def _short(value: Any) -> str:
-    if isinstance(value, list) and all(isinstance(each, str) for each in value):
-        return ", ".join(value)
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)

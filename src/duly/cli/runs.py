@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from duly.cli.definitions import after, limit, tell
+from duly.cli.listings import after, limit, page, show
 from duly.cli.output import document, line, listed
 from duly.cli.verbs import INSTANT, Options, Verbs, verb
 
@@ -55,24 +55,23 @@ def list_runs(
 ) -> int:
     """List runs by the instant they stand for, newest first."""
     from duly import listing
-    from duly.cli.opening import run_on
 
-    found = run_on(
+    return page(
         options,
         lambda db: listing.runs(
             db, job=job, state=state, from_at=from_at, to_at=to_at, limit=limit, after=after
         ),
-    )
-    listed(
-        found,
-        options.json,
-        head=("RUN", "STATE", "VERDICT", "KIND", "ATTEMPT", "LATENESS", "WORKER"),
-        row=lambda run: [
-            run[key] for key in ("id", "state", "verdict", "kind", "attempt", "lateness", "worker")
-        ],
+        {
+            "RUN": "id",
+            "STATE": "state",
+            "VERDICT": "verdict",
+            "KIND": "kind",
+            "ATTEMPT": "attempt",
+            "LATENESS": "lateness",
+            "WORKER": "worker",
+        },
         nothing="no run",
     )
-    return 0
 
 
 @verb("show", example="duly runs show nightly_sales@2027-03-28T01:00:00Z")
@@ -80,14 +79,8 @@ def list_runs(
 def show_run(options: Options, run: str) -> int:
     """Show one run with its attempts; RUN is JOB@INSTANT, or JOB@INSTANT!KEY off the time line."""
     from duly import listing
-    from duly.cli.opening import run_on
 
-    found = run_on(options, lambda db: listing.run(db, run))
-    if options.json:
-        document(found)
-    else:
-        tell(found)
-    return 0
+    return show(options, lambda db: listing.run(db, run))
 
 
 @verb("logs", example="duly runs logs nightly_sales@2027-03-28T01:00:00Z --follow")
