@@ -175,9 +175,9 @@ def words_of(finished: Finished) -> Iterable[str]:
     """The events for what was recorded: how the attempt ended, and what that means for its run."""
     if finished.outcome not in ("failed", "succeeded", "cancelled"):
         yield finished.outcome
-    if finished.state in ("queued", "asleep"):
+    if finished.state in ("queued", "asleep") and finished.outcome != "asleep":
         yield "retrying"
-    elif finished.state in ("succeeded", "failed", "cancelled"):
+    elif finished.state in ("succeeded", "failed", "cancelled", "parked"):
         yield finished.state
 
 

@@ -14,7 +14,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 from uuid import UUID
 
-import psycopg
 from psycopg.types.json import Jsonb
 
 from duly import crash
@@ -35,6 +34,7 @@ from duly.records import (
     ended_arrays,
     finished_of,
     idempotency_key,
+    key_arrays,
     key_of,
     plan_arrays,
     run_id,
@@ -309,9 +309,7 @@ class Ledger:
             "records",
             "held",
             worker=worker,
-            job_id=[key.job_id for key in known],
-            scheduled_at=[key.scheduled_at for key in known],
-            trigger_id=[key.trigger_id for key in known],
+            **key_arrays(known),
             limit=limit,
         )
         return await self._readable(connection, worker, rows)
@@ -361,7 +359,23 @@ class Ledger:
         if not ended:
             return []
         rows = await self.database.rows(connection, "ledger", "finish", **ended_arrays(ended))
-        return [finished_of(row) for row in rows]
+        return await self._overheard(connection, [finished_of(row) for row in rows])
+
+    async def _overheard(self, connection: Connection, finished: Sequence[Finished]) -> list[Finished]:
+        """Of those that wait for a signal, let go on what was told while its attempt was ending."""
+        deaf = [
+            one for one in finished if one.state == "asleep" and (one.waits_for or "").startswith("signal:")
+        ]
+        if not deaf:
+            return list(finished)
+        rows = await self.database.rows(
+            connection, "ledger", "overheard", **key_arrays([one.key for one in deaf])
+        )
+        told = {key_of(row) for row in rows}
+        return [
+            replace(one, state="queued", waits_for=None, ready=True) if one.key in told else one
+            for one in finished
+        ]
 
     async def ended(self, connection: Connection, ended: Sequence[Ended]) -> list[Finished]:
         """Those of ``ended`` that are recorded with this very outcome, for a ``finish`` without an answer."""
@@ -414,23 +428,6 @@ class Ledger:
             )
             for row in rows
         ]
-
-    async def reap(self, connection: Connection, *, limit: int = 500) -> list[Finished]:
-        """End the attempts whose worker is gone or whose time ran out long ago, each under its fence."""
-        lost = await self.lost(connection, limit=limit)
-        if lost:
-            crash.point("reap.picked")
-        return await self._end_lost(connection, lost)
-
-    async def _end_lost(self, connection: Connection, lost: Sequence[Ended]) -> list[Finished]:
-        """All together; where one is recorded already (tampered history) each by itself, so that it stops no other."""
-        try:
-            return await self.finish(connection, lost)
-        except psycopg.errors.UniqueViolation as error:
-            if len(lost) > 1:
-                return [done for one in lost for done in await self._end_lost(connection, [one])]
-            log.warning("%s cannot be ended: %s", lost[0].key, error.diag.message_detail)
-            return []
 
     async def sweep(self, connection: Connection, *, limit: int = 500) -> int:
         """The slow net: look again at jobs that nothing would wake; returns how many there were."""

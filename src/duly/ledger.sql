@@ -298,14 +298,6 @@ judged as materialized (
            ended.job_id in (select places.job_id from places) as placed,
            case
                when ended.outcome in ('succeeded', 'cancelled') then ended.outcome
-               when ended.outcome = 'asleep' and exists (
-                    select from duly.signals
-                     where signals.job_id = ended.job_id
-                       and signals.scheduled_at = ended.scheduled_at
-                       and signals.trigger_id = ended.trigger_id
-                       and signals.consumed_seq is null
-                       and 'signal:' || signals.name = ended.waits_for)
-                   then 'queued'
                when ended.outcome = 'asleep' then 'asleep'
                when ended.waits_for = 'person' then 'parked'
                when ended.outcome = 'lost' and policies.on_lost = 'retry' and runs.losses + 1 < policies.max_lost
@@ -440,6 +432,27 @@ select finished.job_id, finished.scheduled_at, finished.trigger_id, finished.att
        finished.state = 'queued' or finished.job_id in (select promoted.job_id from promoted) as ready
   from finished
   join duly.jobs on jobs.id = finished.job_id
+
+-- name: overheard
+-- After the end of attempts that wait for a signal, in the same transaction: what was sent before their runs were
+-- locked is seen by this statement alone, and makes them ready; who sends later finds them asleep.
+update duly.runs
+   set state        = 'queued',
+       waits_for    = null,
+       available_at = duly.clock(%(at)s::timestamptz, %(shift)s::double precision)
+  from unnest(%(job_id)b::bigint[], %(scheduled_at)b::timestamptz[], %(trigger_id)b::text[])
+       as asleep (job_id, scheduled_at, trigger_id)
+ where runs.job_id = asleep.job_id
+   and runs.scheduled_at = asleep.scheduled_at
+   and runs.trigger_id = asleep.trigger_id
+   and runs.state = 'asleep'
+   and exists (select from duly.signals
+                where signals.job_id = asleep.job_id
+                  and signals.scheduled_at = asleep.scheduled_at
+                  and signals.trigger_id = asleep.trigger_id
+                  and signals.consumed_seq is null
+                  and 'signal:' || signals.name = runs.waits_for)
+returning runs.job_id, runs.scheduled_at, runs.trigger_id
 
 -- name: output
 -- Keeps the first and the last part of what an attempt printed.

@@ -228,9 +228,7 @@ def finished_of(row: Row) -> Finished:
 def ended_arrays(ended: Sequence[Ended]) -> dict[str, list[Any]]:
     """The parameters of ``finish`` for these attempts."""
     return {
-        "job_id": [one.key.job_id for one in ended],
-        "scheduled_at": [one.key.scheduled_at for one in ended],
-        "trigger_id": [one.key.trigger_id for one in ended],
+        **key_arrays([one.key for one in ended]),
         "attempt": [one.attempt for one in ended],
         "worker": [one.worker for one in ended],
         "outcome": [one.outcome for one in ended],
@@ -340,6 +338,15 @@ def _event_arrays(events: Sequence[tuple[int, datetime, int, str, Any]]) -> dict
         "event_seq": [event[2] for event in events],
         "event_kind": [event[3] for event in events],
         "event_data": [Jsonb(event[4]) for event in events],
+    }
+
+
+def key_arrays(keys: Sequence[Key]) -> dict[str, list[Any]]:
+    """The parameters of a statement about these runs."""
+    return {
+        "job_id": [key.job_id for key in keys],
+        "scheduled_at": [key.scheduled_at for key in keys],
+        "trigger_id": [key.trigger_id for key in keys],
     }
 
 

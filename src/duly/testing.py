@@ -36,6 +36,7 @@ from duly.ledger import VERSION, Actor, Ledger, run_id
 from duly.listing import runs as list_runs
 from duly.mechanisms import Durable, Rows
 from duly.postgres import Connection, Database, statements
+from duly.reaper import Reaper
 from duly.scheduler import Scheduler
 from duly.settings import Settings, duration
 from duly.tasks import HTTP, SHELL
@@ -100,6 +101,7 @@ class Lab:
             settings=self._settings,
             on_change=lambda word, facts: events.emit(word, **facts),
         )
+        self.reaper = Reaper(ledger, events=events)
         self.scheduler = Scheduler(
             leadership=self.leadership,
             ledger=ledger,

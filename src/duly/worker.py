@@ -1,4 +1,4 @@
-"""The second loop: claim, run, finish; drain; reap.
+"""The second loop: claim, run, finish; drain.
 
 Everything here runs on one event loop, except :meth:`Worker.offer`, :meth:`Worker.take` and
 :meth:`Worker.lost`, which any thread may call. A task that blocks this loop delays other tasks of this worker
@@ -9,15 +9,23 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any
 from uuid import UUID
 
 from duly import crash
-from duly.completions import GROUP, LONGEST_PAUSE, Completion, Completions, Reach
+from duly.completions import (
+    GROUP,
+    LONGEST_PAUSE,
+    Completion,
+    Completions,
+    Reach,
+    error_of,
+    facts,
+    words_of,
+)
 from duly.decisions import Standpoint
 from duly.durable import Memory
 from duly.executors import Ending, Stop, described, fault
@@ -228,7 +236,7 @@ class Worker:
         """Start and claim what is ready, run it to its end, record it; returns how much was decided or run."""
         self._begin_turning(self._nudge)
         recording = asyncio.create_task(self._completions.run())
-        async with self._ledger.database.connection() as connection:
+        async with self._ledger.database.transaction("begin_claim") as connection:
             await self._ledger.wake(connection)
         started = await self._start()
         claimed, _ = await self._claim()
@@ -346,11 +354,14 @@ class Worker:
         self._wake_at = self._clock.monotonic() + self._settings.poll
         async with self._ledger.database.connection() as connection:
             at = await self._ledger.next_waking(connection)
-            if at is None:
-                return self._settings.poll
+        if at is None:
+            return self._settings.poll
+        ahead = (at - self._clock.now()).total_seconds()
+        if ahead > self._settings.max_skew:
+            return self._settings.poll
+        async with self._ledger.database.transaction("begin_claim") as connection:
             if await self._ledger.wake(connection):
                 return 0.0
-        ahead = (at - self._clock.now()).total_seconds()
         # By our clock it is time and by the database's it is not: the more often they disagree, the longer we wait.
         self._early = SHORTEST if ahead > 0 else min(self._early * 2, self._settings.poll)
         return max(ahead, self._early)
@@ -462,7 +473,7 @@ class Worker:
             if finished is None:
                 self._say("fenced", held, completion.ended.error)
                 continue
-            for event in _events_of(finished):
+            for event in words_of(finished):
                 self._say(event, held, finished.error, **_rest_of(finished))
             if finished.state == "asleep" and finished.available_at is not None:
                 delay = (finished.available_at - finished.at).total_seconds()
@@ -482,7 +493,7 @@ class Worker:
         if delay < self._settings.poll:
             asyncio.get_running_loop().call_later(max(delay, 0.0), self._nudge.set)
 
-    # ------------------------------------------------------------------ drain and reap
+    # ------------------------------------------------------------------ drain
 
     async def _drain(self, recording: asyncio.Task[None]) -> None:
         await self._calm(self._settings.shutdown_grace)
@@ -507,35 +518,13 @@ class Worker:
                     self._changed.clear()
                     await self._changed.wait()
 
-    async def reap_once(self) -> list[Finished]:
-        """End the attempts of workers that are gone and look again at jobs that nothing would wake.
-
-        Returns the attempts that were ended. A database that does not answer is met with patience.
-        """
-        try:
-            async with self._ledger.database.connection() as connection:
-                lost = await self._ledger.reap(connection)
-                stranded = await self._ledger.sweep(connection)
-        except Exception as error:
-            self._reach.lost(error)
-            return []
-        self._reach.back()
-        for finished in lost:
-            for event in _events_of(finished):
-                self._events.emit(event, **_facts_of(finished))
-        if stranded or any(finished.behind for finished in lost):
-            self._on_behind()
-        if lost:
-            self._nudge.set()
-        return lost
-
     def _say(self, event: str, held: _Held, error: Mapping[str, str] | None = None, **more: Any) -> None:
         if self._events.wants(event):
             claimed = held.claimed
-            facts = _facts(claimed.id, claimed.job, claimed.key, claimed.attempt, claimed.started_at)
+            said = facts(claimed.id, claimed.job, claimed.key, claimed.attempt, claimed.started_at)
             if event != "started":
-                facts["seconds"] = held.seconds
-            self._events.emit(event, **facts, **_error(error), **more)
+                said["seconds"] = held.seconds
+            self._events.emit(event, **said, **error_of(error), **more)
 
 
 def _ended(held: _Held, end: Ending) -> Ended:
@@ -563,34 +552,8 @@ def _ended(held: _Held, end: Ending) -> Ended:
     )
 
 
-def _events_of(finished: Finished) -> Iterable[str]:
-    """The words for what was recorded: how the attempt ended, and what that means for its run."""
-    if finished.outcome not in ("failed", "succeeded", "cancelled"):
-        yield finished.outcome
-    if finished.state in ("queued", "asleep") and finished.outcome != "asleep":
-        yield "retrying"
-    elif finished.state in ("succeeded", "failed", "cancelled", "parked"):
-        yield finished.state
-
-
 def _rest_of(finished: Finished) -> dict[str, Any]:
     """What a sleeping run waits for, and until when."""
     if finished.outcome != "asleep" or finished.state != "asleep":
         return {}
     return {"waits_for": finished.waits_for, "until": finished.available_at}
-
-
-def _facts_of(finished: Finished) -> dict[str, Any]:
-    facts = _facts(finished.id, finished.job, finished.key, finished.attempt, finished.started_at)
-    if finished.started_at is not None:
-        facts["seconds"] = (finished.at - finished.started_at).total_seconds()
-    return facts | _error(finished.error)
-
-
-def _facts(run: str, job: str, key: Key, attempt: int, started_at: datetime | None) -> dict[str, Any]:
-    lag = None if started_at is None else (started_at - key.scheduled_at).total_seconds()
-    return {"run": run, "job": job, "scheduled_at": key.scheduled_at, "attempt": attempt, "lag": lag}
-
-
-def _error(error: Mapping[str, str] | None) -> dict[str, Any]:
-    return {} if error is None else {"error": {"class": error["class"], "message": error["message"]}}

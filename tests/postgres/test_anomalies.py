@@ -146,9 +146,9 @@ async def test_a_lost_run_that_somebody_holds_keeps_no_other_from_being_found(
         async with rival(url) as (_, frozen):
             held = "select scheduled_at from duly.runs where scheduled_at = %s for no key update"
             assert await execute(frozen, held, taken[0])
-            found = await asyncio.wait_for(shop.ledger.reap(connection), BOUND)
-        assert [one.key.scheduled_at for one in found] == taken[1:]
-        assert [one.key.scheduled_at for one in await shop.ledger.reap(connection)] == taken[:1]
+            found = await asyncio.wait_for(shop.reap(), BOUND)
+    assert [one.key.scheduled_at for one in found] == taken[1:]
+    assert [one.key.scheduled_at for one in await shop.reap()] == taken[:1]
 
 
 # ---------------------------------------------------------------- the clock and the lock

@@ -147,7 +147,7 @@ async def test_a_running_run_without_a_worker_is_reaped(shop: Workshop) -> None:
     await shop.job("orphan", task)
     await shop.ready("orphan")
     await shop.execute(f"{LOST_HISTORY}, worker = null")
-    [lost] = await (await shop.worker()).reap_once()
+    [lost] = await shop.reap()
     assert (lost.outcome, lost.state) == ("lost", "queued")
 
 
@@ -161,7 +161,7 @@ async def test_a_run_with_a_tampered_history_keeps_no_other_from_being_reaped(sh
         """insert into duly.attempts (job_id, scheduled_at, attempt, outcome)
            select job_id, min(scheduled_at), 1, 'lost' from duly.runs group by job_id"""
     )
-    assert len(await (await shop.worker()).reap_once()) == 1
+    assert len(await shop.reap()) == 1
     assert [run["state"] for run in await shop.runs("two")] == ["running", "queued"]
 
 

@@ -110,9 +110,9 @@ async def test_the_runs_of_a_worker_that_is_alive_are_left_alone(shop: Workshop)
     worker = await shop.enter()
     async with shop.database.connection() as connection:
         [claimed] = await shop.ledger.claim(connection, worker, queues=["default"], tasks=["task"], limit=1)
-        assert await shop.ledger.reap(connection) == []
-        await shop.expire(worker)
-        assert [one.key for one in await shop.ledger.reap(connection)] == [claimed.key]
+    assert await shop.reap() == []
+    await shop.expire(worker)
+    assert [one.key for one in await shop.reap()] == [claimed.key]
 
 
 async def test_more_jobs_behind_than_a_batch_holds_delay_no_punctual_one(server: TestServer) -> None:

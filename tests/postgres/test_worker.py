@@ -266,7 +266,7 @@ async def test_a_worker_that_lost_its_run_cannot_record_anything(shop: Workshop)
     slow = asyncio.create_task(first.turn())
     await entered[1].wait()
     await shop.expire(identity)
-    assert [one.state for one in await second.reap_once()] == ["queued"]
+    assert [one.state for one in await shop.reap()] == ["queued"]
     quick = asyncio.create_task(second.turn())
     await entered[2].wait()
     leave[1].set()
@@ -297,7 +297,7 @@ async def test_a_lost_attempt_of_a_job_that_must_not_start_twice_ends_as_outcome
     turning = asyncio.create_task(dead.turn())
     await wait_until_async(lambda: _true(bool(shop.heard("started"))))
     await shop.expire(identity)
-    await other.reap_once()
+    await shop.reap()
     run = await shop.run("once")
     assert run["state"] == "failed"
     assert "outcome is unknown" in run["error"]["message"]

@@ -129,7 +129,7 @@ async def test_a_frozen_worker_that_comes_back_tells_its_tasks_to_stop_and_recor
     turning = asyncio.create_task(frozen.turn())
     await wait_until_async(lambda: true(frozen.running))
     await shop.expire(identity)
-    await other.reap_once()
+    await shop.reap()
     threading.Thread(target=frozen.lost).start()  # as the heartbeat's thread does
     await turning
     await other.turn()
@@ -167,12 +167,12 @@ async def test_a_dead_workers_run_is_found_whether_or_not_its_registration_still
     async with shop.database.connection() as connection:
         assert await shop.ledger.claim(connection, dead, queues=["default"], tasks=["task"], limit=1)
     restarted = await shop.worker()  # the same host and pid, and an identity of its own
-    assert await restarted.reap_once() == []  # the lease still runs
+    assert await shop.reap() == []  # the lease still runs
     if purged_first:
         await shop.execute("delete from duly.processes where id = %s", dead)
     else:
         await shop.expire(dead)
-    (lost,) = await restarted.reap_once()
+    (lost,) = await shop.reap()
     assert (lost.attempt, lost.outcome, lost.state) == (1, "lost", "queued")
     await restarted.turn()
     run = await shop.run("task")
@@ -184,13 +184,12 @@ async def test_a_run_that_is_lost_again_and_again_ends(shop: Workshop) -> None:
 
     await shop.job("task", task, max_lost=2)
     await shop.ready("task")
-    other = await shop.worker()
     for _ in range(2):
         dead = await shop.enter()
         async with shop.database.connection() as connection:
             assert await shop.ledger.claim(connection, dead, queues=["default"], tasks=["task"], limit=1)
         await shop.expire(dead)
-        await other.reap_once()
+        await shop.reap()
     assert (await shop.run("task"))["state"] == "failed"
     words = [record["event"] for record in shop.said]
     assert words == ["lost", "retrying", "lost", "failed"]

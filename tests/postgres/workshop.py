@@ -15,8 +15,9 @@ from conftest import wait_until_async
 from duly.catalog import Catalog
 from duly.executors.in_process import Task
 from duly.jobs import make_job
-from duly.ledger import Ledger
+from duly.ledger import Finished, Ledger
 from duly.postgres import Database
+from duly.reaper import Reaper
 from duly.schedules import every
 from duly.settings import Settings
 from duly.telemetry import Events
@@ -102,16 +103,25 @@ class Workshop:
     async def worker(self, identity: UUID | None = None, **arguments: Any) -> Worker:
         """A worker that knows every task registered so far."""
         who = identity or await self.enter()
-        events = Events(
-            process=who, role="worker", pid=os.getpid(), now=self.database.clock.now, sink=self._hear
-        )
         given = {
             "tasks": dict(self.tasks),
             "settings": SETTINGS,
             "ledger": Ledger(self.database),
             **arguments,
         }
-        return Worker(identity=lambda: who, events=events, **given)
+        return Worker(identity=lambda: who, events=self._events(who), **given)
+
+    async def reap(self) -> list[Finished]:
+        """What the housekeeping of any process does now."""
+        reaper = Reaper(self.ledger, events=self._events(uuid4()))
+        ended = await reaper.reap()
+        await reaper.sweep()
+        return ended
+
+    def _events(self, process: UUID) -> Events:
+        return Events(
+            process=process, role="worker", pid=os.getpid(), now=self.database.clock.now, sink=self._hear
+        )
 
     def _hear(self, record: Mapping[str, Any]) -> None:
         self.said.append(dict(record))

@@ -130,7 +130,7 @@ async def test_a_job_that_was_busy_when_everything_stopped(laboratory: Open, liv
             assert len(await died.claim()) == len(IDLE)
         await t.advance(to=at("2027-01-05T12:00:27Z"), worker=False)
         await t.outage(by=30)
-        await t.worker.reap_once()
+        await t.reaper.reap()
         await t.settle()
         assert await after(t, 2) == {key: ["12:00:15 run", *wanted] for key, wanted in CAUGHT_UP.items()}
         await t.advance(by=3)

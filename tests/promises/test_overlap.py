@@ -183,7 +183,7 @@ async def test_a_job_was_busy_until_the_last_sign_of_life_of_its_worker(
         await decide(t, by=7)
         await hand.beat(lease=30)
         await decide(t, by=35)
-        await t.worker.reap_once()
+        await t.reaper.reap()
         await t.settle()
         assert {key: (await told(t, "/".join(key), "%S"))[1:] for key in wanted} == wanted
 

@@ -140,7 +140,7 @@ async def test_a_run_that_must_never_start_twice_ends_as_outcome_unknown(laborat
         dying = await Hand(t).enter(lease=30)
         [going] = await dying.claim()
         await decide(t, by=31)
-        [lost] = await t.worker.reap_once()
+        [lost] = await t.reaper.reap()
         assert (lost.outcome, lost.state) == ("lost", "failed")
         await t.advance(by="1s")
         assert seen == []
@@ -162,7 +162,7 @@ async def test_a_lost_run_is_tried_again_and_the_lost_one_can_record_nothing(lab
         frozen = await Hand(t).enter(lease=30)
         [going] = await frozen.claim()
         await decide(t, by=31)
-        await t.worker.reap_once()
+        await t.reaper.reap()
         await t.settle()
         assert [(run.attempt, run.max_attempts) for run in seen] == [(2, 1)]
         assert await frozen.end(going, "failed", error=NO) is None
@@ -184,7 +184,7 @@ async def test_an_attempt_that_ran_out_of_time_cannot_record_under_the_number_of
         await decide(t, by=60)
         [stuck] = await hand.claim()
         await decide(t, by=26)
-        [overdue] = await t.worker.reap_once()
+        [overdue] = await t.reaper.reap()
         assert overdue.outcome == "timed_out"
         [second] = await hand.claim()
         assert second.attempt == 2
@@ -210,7 +210,7 @@ async def test_the_runs_of_a_dead_worker_are_found(laboratory: Open, case: str) 
             await decide(t, by=5)
             await Hand(t).enter(host="box")
             await decide(t, by=26)
-        [lost] = await t.worker.reap_once()
+        [lost] = await t.reaper.reap()
         assert lost.outcome == "lost"
         await t.settle()
         assert [run.attempt for run in seen] == [2]

@@ -158,9 +158,8 @@ async def test_an_attempt_that_lost_its_run_leaves_nothing_behind(shop: Workshop
     first = asyncio.create_task((await shop.worker(dead)).turn())
     await late.wait()
     await shop.expire(dead)
-    second = await shop.worker()
-    assert [one.outcome for one in await second.reap_once()] == ["lost"]
-    await second.turn()
+    assert [one.outcome for one in await shop.reap()] == ["lost"]
+    await (await shop.worker()).turn()
     go.set()
     await first
     [run] = await shop.runs("transfer")
@@ -392,7 +391,7 @@ async def test_the_fence_grows_with_every_attempt_of_every_run_of_a_job(shop: Wo
         claimed = await claim(shop, identity)
         fences.extend(one.fence for one in claimed)
         await shop.expire(identity)
-        await (await shop.worker()).reap_once()
+        await shop.reap()
     for _ in range(4):
         await (await shop.worker()).turn()
     assert len(fences) == 9 + 6
