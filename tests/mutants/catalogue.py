@@ -360,6 +360,22 @@ MUTANTS: Sequence[Mutant] = (
         ("renewed_at=-inf", "renewed_at=term.renewed_at"),
     ),
     _m(
+        "a leader's guard does not name the term",
+        "leases.sql",
+        "tests/models/test_lease_replay.py",
+        ("   and leases.term = %(term)s::uuid\n   and exists", "   and exists"),
+    ),
+    _m(
+        "a sleep takes the number of its attempt back",
+        "ledger.sql",
+        "tests/models/test_fence_replay.py",
+        (
+            "       set state        = judged.state,\n",
+            "       set state        = judged.state,\n"
+            "           attempt      = runs.attempt - case when judged.state = 'asleep' then 1 else 0 end,\n",
+        ),
+    ),
+    _m(
         "a leader's grant that has lapsed is renewed",
         "leases.sql",
         f"{PROMISES}/test_leader.py::test_a_lapsed_grant_is_never_renewed",
