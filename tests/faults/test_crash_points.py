@@ -38,6 +38,8 @@ FROZEN = tuple(
     if point.startswith(("decide.", "claim.", "task.", "effects.", "finish.", "reap."))
     and point not in ("decide.claimed", "decide.planned")  # the same locks as decide.recorded
 )
+# The first decisions of a process hand nothing over: its worker's first claim still holds every place.
+NTH = {"decide.committed": 3}
 LATE = "beat.before"
 
 
@@ -103,14 +105,6 @@ class Stage:
         except pytest.fail.Exception:
             pytest.fail(f"still waiting: {waiting}")
 
-    def lost_of(self, loop: Loop) -> int:
-        """How many attempts of this start of a process were given up for lost."""
-        [process, *_] = [event["process"] for event in loop.events("starting")]
-        [[lost]] = self.execute(
-            f"select count(*) from duly.attempts where outcome = 'lost' and worker = '{process}'"
-        )
-        return int(lost)
-
     def _waiting(self, now: datetime) -> list[tuple[Any, ...]]:
         return self.execute(
             f"""select jobs.name, 'behind', cursors.cursor_at, cursors.wake_at, cursors.live_at
@@ -153,14 +147,13 @@ def freeze(stage: Stage, point: str) -> None:
     """The process stands still at the point for longer than every lease, while another one works."""
     if point == "reap.picked":
         stage.killed("task.began:kill")
-    frozen = stage.up(f"{point}:stop")
+    frozen = stage.up(f"{point}:stop:{NTH.get(point, 1)}")
     wait_until(lambda: stopped(frozen), seconds=40)
     stage.up().ready()
     stage.settled()
     frozen.signal(signal.SIGCONT)
-    if point in FENCED and (point != "decide.committed" or stage.lost_of(frozen)):
-        # A decision hands nothing over while the worker's own claim holds the places: then there is nothing to lose.
-        wait_until(lambda: frozen.events("fenced"), seconds=60)
+    if point in FENCED:
+        wait_until(lambda: frozen.events("fenced"), seconds=30)
     stage.settled()
 
 
@@ -168,7 +161,7 @@ def beat_late(stage: Stage) -> None:
     """Only the heartbeat is delayed for longer than the lease: the process goes on under a new identity."""
     late = stage.up(f"{LATE}:delay=4")
     stage.up().ready()
-    wait_until(lambda: len({event["process"] for event in late.events()}) > 1, seconds=60)
+    wait_until(lambda: len({event["process"] for event in late.events()}) > 1, seconds=30)
     stage.settled()
 
 
