@@ -17,6 +17,7 @@ from typing import Any
 from duly.clock import text
 from duly.cluster import Overtaken, overtaken
 from duly.errors import NotFound
+from duly.generations import unbalanced
 from duly.postgres import Connection, Database, Row
 from duly.recount import Counter, Unreadable, counter, instant, micros
 
@@ -193,6 +194,8 @@ class _Reading:
         edges = await self._edges(connection, ids)
         lines = {row["id"]: self._line(row, by_job.get(row["id"], []), as_of, edges) for row in jobs}
         await self._tiles(connection, lines)
+        for job_id, words in await unbalanced(self.database, connection, ids):
+            self.find(Finding(rule="timer", job=lines[job_id].job, words=words))
         for row in jobs:
             lines[row["id"]].end(row["state"] == "removed")
             self._policy(row, by_job.get(row["id"], []), as_of)

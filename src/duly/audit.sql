@@ -232,6 +232,36 @@ select decisions.id, decisions.mechanism, decisions.process, decisions.host, dec
   from duly.decisions
  where decisions.id = %(id)s::bigint
 
+-- name: timer_of
+-- When a durable job fires next, and what set that.
+select timers.fires_at, timers.set_at, timers.set_by, timers.set_trigger, timers.set_attempt, timers.set_seq
+  from duly.timers
+ where timers.job_id = %(job_id)s::bigint
+
+-- name: timer_behind
+-- The timer that was consumed for the generation which answers for an instant: each decision ends with one such event.
+select events.data
+  from duly.events
+ where events.job_id = %(job_id)s::bigint
+   and events.scheduled_at >= %(instant)s::timestamptz
+   and events.trigger_id = ''
+   and events.kind in ('started', 'late')
+ order by events.scheduled_at
+ limit 1
+
+-- name: generations
+-- What these durable jobs have, a timer or a run that holds the place; and timers of jobs that want none.
+select jobs.id, jobs.state, policies.mechanism, timers.fires_at, cursors.live_at, place.state as live_state,
+       cursors.due_at is not null or cursors.revision < cursors.newest_revision as awaits
+  from duly.jobs
+  join duly.cursors on cursors.job_id = jobs.id
+  join duly.policies on policies.id = cursors.policy_id
+  left join duly.timers on timers.job_id = jobs.id
+  left join duly.runs as place
+    on place.job_id = jobs.id and place.scheduled_at = cursors.live_at and place.trigger_id = cursors.live_trigger
+ where jobs.id = any(%(job_ids)s::bigint[])
+   and (policies.mechanism = 'durable' or timers.job_id is not null)
+
 -- name: lives
 -- Who lived at any time between two instants, and until when: one that is silent and has not expired still lives.
 select life.role, life.started_at, life.until_at
@@ -270,6 +300,15 @@ select max(coalesce(other.finished_at, %(until_at)s::timestamptz)) as at,
  where other.created_at < %(until_at)s::timestamptz
    and (other.finished_at is null or other.finished_at > %(instant)s::timestamptz)
    and (other.scheduled_at, other.trigger_id) <> (%(instant)s::timestamptz, ''::text)
+
+-- name: cluster_timers
+-- How many durable jobs wait for an instant, how many of them are due, and when the next one fires.
+select count(timers.job_id) as waiting,
+       count(timers.job_id) filter (
+           where timers.fires_at <= duly.now(%(at)s::timestamptz, %(shift)s::double precision)) as due,
+       min(timers.fires_at) filter (
+           where timers.fires_at > duly.now(%(at)s::timestamptz, %(shift)s::double precision)) as next_at
+  from duly.timers
 
 -- name: cluster_processes
 -- Who lives, and who was seen since the given instant; newest sign of life first. What a process decided last is looked

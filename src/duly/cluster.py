@@ -86,7 +86,7 @@ async def overtaken(
 
 
 async def cluster(database: Database, *, limit: int = LIMIT) -> dict[str, Any]:
-    """Processes that live or were seen in the last day, leases with their holders, and the newest take-overs.
+    """Processes that live or were seen in the last day, leases with their holders, take-overs, and counts of timers.
 
     At most ``limit`` of each, the newest first, leases by name. A lease that has lapsed has no holder.
     """
@@ -96,10 +96,12 @@ async def cluster(database: Database, *, limit: int = LIMIT) -> dict[str, Any]:
         )
         leases = await database.rows(connection, "audit", "cluster_leases", limit=limit)
         terms = await database.rows(connection, "audit", "cluster_terms", limit=limit)
+        timers = await database.row(connection, "audit", "cluster_timers")
     return {
         "processes": [_document(row) for row in processes],
         "leases": [_document(row, ("name", "holder", "epoch", "term", "expires_at")) for row in leases],
         "terms": [_document(row) for row in terms],
+        "timers": _document(timers or {}),
     }
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-from duly import listing
+from duly import generations, listing
 from duly.clock import text
 from duly.postgres import Connection, Database, Row
 from duly.records import run_id
@@ -42,6 +42,7 @@ class Evidence:
     beside: list[dict[str, Any]] = field(default_factory=list)
     span: Row | None = None
     decision: Row | None = None
+    timer: dict[str, Any] | None = None
     parts: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -82,7 +83,7 @@ async def explain(database: Database, job: str, instant: datetime) -> dict[str, 
         "run": found.run,
         "span": _span_document(found),
         "revision": found.revision["revision"] if found.revision else None,
-        "decision": _decision_document(found.decision),
+        "decision": _decision_document(found),
         "attempts": found.run["attempts"] if found.run else [],
         "lateness": _lateness_document(found),
         "nearest": [text(at) for at in found.nearest],
@@ -151,6 +152,8 @@ async def _tile(database: Database, connection: Connection, found: Evidence) -> 
     decision = found.run["decision"] if found.run else found.span["decision_id"] if found.span else None
     if decision is not None:
         found.decision = await database.row(connection, "audit", "decision", id=decision)
+    if found.decision is not None and found.decision["mechanism"] == "durable":
+        found.timer = await generations.timer_behind(database, connection, found.job, found.instant)
 
 
 async def _lateness(database: Database, connection: Connection, found: Evidence, row: Row) -> None:
@@ -168,11 +171,13 @@ async def _lateness(database: Database, connection: Connection, found: Evidence,
     )
     held, free = _busy(found, known, decided)
     idle = _alone(lives, ("up", "worker"), decided, started)
-    away = _alone(lives, ("up", "scheduler"), held, free)
-    nobody = _alone(lives, ("up", "scheduler"), free, decided)
+    durable = found.decision is not None and found.decision["mechanism"] == "durable"
+    decides = ("up", "worker" if durable else "scheduler")
+    away = _alone(lives, decides, held, free)
+    nobody = _alone(lives, decides, free, decided)
     found.parts = {
-        "no_scheduler": away + nobody,
-        "no_worker": idle,
+        "no_scheduler": 0.0 if durable else away + nobody,
+        "no_worker": idle + away + nobody if durable else idle,
         "queue": _seconds(decided, started) - idle,
         "overlap": _seconds(instant, free) - away,
         "database": _seconds(free, decided) - nobody,
@@ -244,7 +249,8 @@ def _into(found: Evidence, span: Row) -> str | None:
     return run_id(found.job["name"], span["into_at"], "", found.job["namespace"])
 
 
-def _decision_document(decision: Row | None) -> dict[str, Any] | None:
+def _decision_document(found: Evidence) -> dict[str, Any] | None:
+    decision = found.decision
     if decision is None:
         return None
     names = ("id", "mechanism", "host", "pid", "xid", "lease", "epoch", "clock_offset")
@@ -253,6 +259,7 @@ def _decision_document(decision: Row | None) -> dict[str, Any] | None:
         "process": _word(decision["process"]),
         "term": _word(decision["term"]),
         "at": text(decision["at"]),
+        "timer": found.timer,
     }
 
 
@@ -312,10 +319,10 @@ def _authority(found: Evidence) -> str:
     decision = found.decision
     nothing = found.verdict == "none" and (found.revision is None or found.schedule is not None)
     if nothing and not found.occurrence:
-        around = f"; the span around it was decided by {_who(decision)}" if decision else ""
+        around = f"; the span around it was decided by {_who(found, decision)}" if decision else ""
         return f"Nothing was to be decided, as it is no instant of the job{around}."
     if decision is not None:
-        return f"Decided by {_who(decision)}."
+        return f"Decided by {_who(found, decision)}."
     answers = found.row["policy"]
     mechanism = answers.get("mechanism", "database") if isinstance(answers, Mapping) else "database"
     if found.run is not None and found.run["kind"] != "scheduled":
@@ -324,11 +331,12 @@ def _authority(found: Evidence) -> str:
         return "Decided by nobody who is known: its row names no decision, so duly did not write it."
     lease = listing.lease_of(answers) if isinstance(answers, Mapping) else None
     who = "any scheduler process" if lease is None else f"only the holder of lease {lease}"
+    who = "any worker that knows the task" if mechanism == "durable" else who
     begin = "Not decided yet" if found.verdict in ("planned", "owed") else "Decided by nobody"
     return f"{begin}: mechanism {mechanism}, in which {who} may propose."
 
 
-def _who(decision: Row) -> str:
+def _who(found: Evidence, decision: Row) -> str:
     """Mechanism, process, transaction, time and authority of a decision."""
     offset = decision["clock_offset"]
     clock = "" if offset is None else f", its clock {round(offset, 3) + 0.0:.3f} s off the database's"
@@ -337,11 +345,13 @@ def _who(decision: Row) -> str:
         who = f"{decision['author']}, {who}"
     return (
         f"mechanism {decision['mechanism']}: {who}, transaction {decision['xid']}, "
-        f"at {text(decision['at'])}{clock}, {_right(decision)}"
+        f"at {text(decision['at'])}{clock}, {_right(found, decision)}"
     )
 
 
-def _right(decision: Row) -> str:
+def _right(found: Evidence, decision: Row) -> str:
+    if decision["mechanism"] == "durable":
+        return generations.words(found.timer)
     if decision["lease"] is not None:
         return f"under lease {decision['lease']}, epoch {decision['epoch']}, term {decision['term']}"
     return "by the lock on the job's cursor"

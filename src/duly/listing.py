@@ -18,6 +18,7 @@ from typing import Any
 
 from duly.clock import parse, text
 from duly.errors import DefinitionError, NotFound
+from duly.generations import timer
 from duly.jobs import data_interval
 from duly.postgres import Connection, Database, Row
 from duly.records import idempotency_key, run_id
@@ -86,12 +87,14 @@ async def job(database: Database, name: str) -> dict[str, Any]:
         [document] = await _job_documents(database, connection, [row])
         revisions = await _revisions(database, connection, [row], whole=True)
         live = await _runs(database, connection, limit=SHOWN, job_id=row["id"], live=True)
+        fires = await timer(database, connection, row)
         now = await database.now(connection)
     schedule = readable(row["schedule"])
     begin = document["next_at"] and max(now, row["cursor_at"])
     ahead = islice(schedule.between(begin, _far(now)), SHOWN) if schedule and begin else ()
     return {
         **document,
+        "timer": fires,
         "revisions": [_revision_document(each) for each in revisions],
         "next": [text(at) for at in ahead],
         "live": live,
@@ -323,7 +326,10 @@ def owed_reason(row: Row, alive: Row) -> str:
         until = f" until {text(row['resumes_at'])}" if row["resumes_at"] else ""
         reason = f": {row['pause_reason']}" if row["pause_reason"] else ""
         return f"paused by {row['author']} since {text(row['from_at'])}{until}{reason}"
-    if not alive["schedulers"]:
+    durable = row["policy"].get("mechanism") == "durable"
+    if durable and not alive["workers"]:
+        return "no worker is alive"
+    if not durable and not alive["schedulers"]:
         return "no scheduler is alive"
     lease = lease_of(row["policy"])
     if lease is not None and lease not in alive["led"]:
@@ -333,7 +339,7 @@ def owed_reason(row: Row, alive: Row) -> str:
     limit = row["policy"]["catchup_limit"]
     if row["policy"]["overlap"] == "allow" and row["live_caught_up"] >= limit:
         return f"at its limit: {row['live_caught_up']} caught-up runs are live (catchup_limit {limit})"
-    return "due; the next decision takes it"
+    return "due; a worker that knows its task starts it" if durable else "due; the next decision takes it"
 
 
 def lease_of(policy: Mapping[str, Any]) -> str | None:

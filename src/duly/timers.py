@@ -85,7 +85,7 @@ class Timers:
         return max(self._look_at - self._clock.monotonic(), 0.0)
 
     def expect(self, delay: float) -> None:
-        """A timer that fires in so many seconds was set by what this worker recorded: look then, not at the next poll."""
+        """A timer that fires in so many seconds was set by what this worker recorded: look when it does."""
         self._look_at = min(self._look_at, self._clock.monotonic() + max(delay, 0.0))
 
     async def start(self, worker: UUID, room: int) -> tuple[Sequence[Claimed], int]:

@@ -50,7 +50,7 @@ async def test_a_run_begins_with_mechanism_process_and_authority(past: History) 
     document = await told(past, at(1))
     decision = document["decision"]
     assert set(decision) == set(
-        re.findall(r"\w+", "id mechanism process host pid at xid lease epoch term clock_offset")
+        re.findall(r"\w+", "id mechanism process host pid at xid lease epoch term clock_offset timer")
     )
     first = document["text"].split(". ")[0]
     for word in ("mechanism database", f"process {past.scheduler}", "host box", "pid 17",

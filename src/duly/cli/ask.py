@@ -166,6 +166,10 @@ def _tell_cluster(found: Mapping[str, Any]) -> None:
             [word.removesuffix("_at").replace("_", " ").upper() for word in head],
             [[_cell(each[key]) for key in head] for each in found[name]],
         )
+    timers = found["timers"]
+    if timers["waiting"]:
+        ahead = f", the next one ahead at {timers['next_at']}" if timers["next_at"] else ""
+        line(f"{timers['waiting']} durable jobs wait for their timers: {timers['due']} are due{ahead}")
 
 
 def _cell(value: object) -> object:
