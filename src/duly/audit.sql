@@ -189,7 +189,7 @@ select page.job_id, jobs.namespace, jobs.name, page.scheduled_at, page.trigger_i
   left join duly.revisions on revisions.job_id = page.job_id and revisions.revision = page.revision
   left join duly.schedules on schedules.id = revisions.schedule_id
   left join duly.policies on policies.id = page.policy_id
-  left join duly.triggers on triggers.job_id = page.job_id and triggers.key = page.trigger_id
+  left join duly.triggers on triggers.job_id = page.job_id and triggers.key = page.trigger_id and page.kind = 'manual'
  order by page.scheduled_at desc, page.job_id desc, page.trigger_id desc
 
 -- name: ended_attempts

@@ -17,7 +17,8 @@ import psycopg
 from duly import listing, signals
 from duly.answers import JobInfo, Page, RunInfo
 from duly.audit import Report, audit
-from duly.client import Jobs, Runs, instant, located
+from duly.backfills import Backfilled
+from duly.client import Jobs, Runs, backfilled, instant, located, request
 from duly.clock import Clock
 from duly.connections import Blocking, Guest
 from duly.explain import explain
@@ -249,6 +250,24 @@ class SyncClient:
                     raise
                 self._open, self._held = database, held
             return self._open
+
+    def backfill(
+        self,
+        job: str,
+        from_at: datetime | str,
+        to_at: datetime | str,
+        *,
+        limit: int | None = None,
+        key: str | None = None,
+        rerun: bool = False,
+        cause: str | None = None,
+        reason: str | None = None,
+        dry_run: bool = False,
+        wait: bool = True,
+    ) -> Backfilled:
+        """Run past instants of a job beside its time line. Raises NotFound, DefinitionError, Conflict."""
+        asked = request(job, from_at, to_at, limit, key, rerun, cause, reason)
+        return driven(backfilled(self._database(), asked, self._author, dry_run, wait, _pause))
 
     def using(self, connection: psycopg.Connection[Any]) -> SyncClient:
         """The same verbs on the caller's connection, within the caller's transaction; see ``Client.using``."""

@@ -20,12 +20,14 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import psycopg
 
 from duly import listing, signals
 from duly.answers import JobInfo, Page, RunInfo, read_token
 from duly.audit import Report, audit
+from duly.backfills import KEY, Asked, Backfilled, Backfills
 from duly.catalog import Catalog
 from duly.clock import Clock, parse
 from duly.connections import Guest
@@ -36,6 +38,7 @@ from duly.jobs import Job
 from duly.pauses import Paused, Pauses, Resumed, Which
 from duly.postgres import Database
 from duly.previews import Preview, Previews
+from duly.records import Actor
 from duly.records import author as whoever
 from duly.registration import Applied
 from duly.schedules import Schedule
@@ -383,6 +386,30 @@ class Client:
             raise DatabaseError("the client is not open", hint="write `async with Client(...) as client:`")
         return self._open
 
+    async def backfill(
+        self,
+        job: str,
+        from_at: datetime | str,
+        to_at: datetime | str,
+        *,
+        limit: int | None = None,
+        key: str | None = None,
+        rerun: bool = False,
+        cause: str | None = None,
+        reason: str | None = None,
+        dry_run: bool = False,
+        wait: bool = True,
+    ) -> Backfilled:
+        """Run past instants of a job, both ends included, beside its time line; by default until all are over.
+
+        Only what lies at or before the cursor and has no run yet, unless ``rerun``; with ``cause`` only what was
+        not run for that reason (``"missed"``). At most ``limit`` are live at once (the job's ``catchup_limit``).
+        The same call goes on where one before it stopped: nothing is run twice under one ``key``. Without ``wait``
+        it makes what may start now and returns. Raises NotFound, DefinitionError, Conflict for a removed job.
+        """
+        asked = request(job, from_at, to_at, limit, key, rerun, cause, reason)
+        return await backfilled(self._database(), asked, self._author, dry_run, wait, asyncio.sleep)
+
     def using(self, connection: psycopg.AsyncConnection[Any]) -> Client:
         """The same verbs on the caller's connection, within the caller's transaction.
 
@@ -436,6 +463,49 @@ def located(database: str | None, settings: Settings | None) -> tuple[str, Setti
 
     held = hold(Path(found.data))
     return held.server.url, found, held
+
+
+def request(
+    job: str,
+    from_at: datetime | str,
+    to_at: datetime | str,
+    limit: int | None,
+    key: str | None,
+    rerun: bool,
+    cause: str | None,
+    reason: str | None,
+) -> Asked:
+    """What a backfill is asked for; a re-run without a key gets one of its own."""
+    begin, end = instant(from_at), instant(to_at)
+    assert begin is not None
+    assert end is not None
+    named = key or (f"rerun-{uuid4().hex[:8]}" if rerun else KEY)
+    return Asked(
+        job=job,
+        from_at=begin,
+        to_at=end,
+        limit=limit,
+        key=named,
+        rerun=rerun,
+        cause=cause,
+        reason=reason,
+    )
+
+
+async def backfilled(
+    database: Database, asked: Asked, author: str, dry_run: bool, wait: bool, pause: Pause
+) -> Backfilled:
+    """Run it: as far as may start now, or to its end."""
+    backfills = Backfills(database)
+    if dry_run:
+        return await backfills.preview(asked)
+    actor = Actor(process=uuid4(), mechanism="operator", author=author, reason=asked.reason)
+    if wait and not isinstance(database, Guest):
+        return await backfills.run(asked, actor, pause=pause)
+    done = Backfilled(asked=asked)
+    while await backfills.step(done, actor) and not done.finished:
+        pass
+    return done
 
 
 def instant(at: datetime | str | None) -> datetime | None:

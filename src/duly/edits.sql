@@ -112,13 +112,13 @@ select revisions.job_id, %(scheduled_at)s::timestamptz, %(key)s::text, 'manual',
 returning runs.state
 
 -- name: take_place
--- A manual run takes the exclusive place; nothing is owed before now if nothing was due.
+-- A run off the time line takes the exclusive place, from now on; nothing is owed before if nothing was due.
 with taken as (
     update duly.cursors
        set live_at      = %(scheduled_at)s::timestamptz,
            live_trigger = %(key)s::text,
-           busy_at      = case when cursors.due_at is null or cursors.due_at > %(scheduled_at)s::timestamptz
-                               then cursors.cursor_at else %(scheduled_at)s::timestamptz end,
+           busy_at      = case when cursors.due_at is null or cursors.due_at > %(since)s::timestamptz
+                               then cursors.cursor_at else %(since)s::timestamptz end,
            wake_at      = null
      where cursors.job_id = %(job_id)s::bigint
        and cursors.live_at is null

@@ -532,7 +532,7 @@ class Ledger:
             connection, "edits", "manual_run", **run, revision=place["newest_revision"], waits=busy
         )
         if policy.exclusive and not busy:
-            await self.database.rows(connection, "edits", "take_place", **run)
+            await self.database.rows(connection, "edits", "take_place", **run, since=now)
         return now, True
 
     async def _newest_policy(self, connection: Connection, job_id: int, revision: int) -> Policy:

@@ -212,6 +212,27 @@ select null, null, ran.job_id, jobs.name, revisions.args, ran.scheduled_at, ran.
   join duly.revisions on revisions.job_id = ran.job_id and revisions.revision = ran.revision
  where ran.state = 'running'
 
+-- name: backfill
+-- Runs beside the time line that a person asks for, each under the revision that was in force at its instant, behind
+-- everything else of its queue. They come under the lock of the cursor; one that is there already is a conflict.
+with decision as (
+    insert into duly.decisions (mechanism, process, host, pid, version, at, lease, epoch, term, clock_offset, author, reason)
+    values (%(mechanism)s::text, %(process)s::uuid, %(host)s::text, %(pid)s::integer, %(version)s::text,
+            %(decided_at)s::timestamptz, %(lease)s::text, %(epoch)s::bigint, %(term)s::uuid,
+            %(clock_offset)s::double precision, %(author)s::text, %(reason)s::text)
+ returning decisions.id
+)
+insert into duly.runs (job_id, scheduled_at, trigger_id, kind, revision, policy_id, decision_id, state, waits_for, queue,
+                       priority, task, created_at, available_at)
+select revisions.job_id, asked.scheduled_at, %(key)s::text, 'backfill', revisions.revision, revisions.policy_id, decision.id,
+       case when %(waits)s::boolean then 'asleep' else 'queued' end,
+       case when %(waits)s::boolean then 'place' end,
+       policies.queue, -32768, policies.task, %(decided_at)s::timestamptz, asked.scheduled_at
+  from unnest(%(instants)b::timestamptz[], %(revisions)b::integer[]) as asked (scheduled_at, revision)
+  join duly.revisions on revisions.job_id = %(job_id)s::bigint and revisions.revision = asked.revision
+  join duly.policies on policies.id = revisions.policy_id
+ cross join decision
+
 -- name: claim
 -- Hands ready runs to one worker, in each queue the punctual lane first, then the most urgent and oldest. The
 -- attempt number only grows, so an older holder can no longer write; a worker whose lease has ended is given nothing.
@@ -257,7 +278,7 @@ select claimed.job_id, jobs.name, coalesce(triggers.args, revisions.args) as arg
   from claimed
   join duly.jobs on jobs.id = claimed.job_id
   join duly.revisions on revisions.job_id = claimed.job_id and revisions.revision = claimed.revision
-  left join duly.triggers on triggers.job_id = claimed.job_id and triggers.key = claimed.trigger_id
+  left join duly.triggers on triggers.job_id = claimed.job_id and triggers.key = claimed.trigger_id and claimed.kind = 'manual'
 
 -- name: finish
 -- The one exit of an attempt: fence, outcome, retry or end, and the exclusive place. The fence is the pair

@@ -450,7 +450,7 @@ def _run_document(row: Row, ended: Sequence[Row]) -> dict[str, Any]:
         "created_at": text(row["created_at"]),
         "started_at": text(row["started_at"]),
         "finished_at": text(row["finished_at"]),
-        "lateness": None if first is None else (first - at).total_seconds(),
+        "lateness": None if first is None or row["kind"] == "backfill" else (first - at).total_seconds(),
         "worker": _worker(row["worker"]),
         "result": row["result"],
         "error": row["error"],

@@ -61,7 +61,7 @@ select held.job_id, jobs.name, coalesce(triggers.args, revisions.args) as args, 
   from held
   join duly.jobs on jobs.id = held.job_id
   join duly.revisions on revisions.job_id = held.job_id and revisions.revision = held.revision
-  left join duly.triggers on triggers.job_id = held.job_id and triggers.key = held.trigger_id
+  left join duly.triggers on triggers.job_id = held.job_id and triggers.key = held.trigger_id and held.kind = 'manual'
 
 -- name: next_waking
 -- When does the next sleeping run wake?
@@ -104,3 +104,48 @@ select triggers.scheduled_at
   from duly.triggers
  where triggers.job_id = %(job_id)s::bigint
    and triggers.key = %(key)s::text
+
+-- name: place_now
+-- Where a job stands, for somebody who changes nothing.
+select cursors.live_at, cursors.live_trigger, cursors.due_at, cursors.cursor_at, cursors.newest_revision, cursors.wake_at
+  from duly.cursors
+ where cursors.job_id = %(job_id)s::bigint
+
+-- name: live_backfills
+-- How many runs of a job's backfills are live.
+select count(runs.job_id) as live
+  from duly.runs
+ where runs.job_id = %(job_id)s::bigint
+   and runs.state in ('queued', 'running', 'asleep', 'parked')
+   and runs.kind = 'backfill'
+
+-- name: backfilled
+-- What became of the runs of one backfill.
+select runs.state, count(runs.job_id)::integer as runs,
+       runs.state in ('queued', 'running', 'asleep', 'parked') as live
+  from duly.runs
+ where runs.job_id = %(job_id)s::bigint
+   and runs.scheduled_at >= %(from_at)s::timestamptz
+   and runs.scheduled_at <= %(to_at)s::timestamptz
+   and runs.trigger_id = %(key)s::text
+   and runs.kind = 'backfill'
+ group by runs.state
+
+-- name: runs_standing
+-- The runs of any kind at these instants, those on the time line first.
+select runs.scheduled_at, runs.trigger_id, runs.kind
+  from duly.runs
+ where runs.job_id = %(job_id)s::bigint
+   and runs.scheduled_at = any(%(instants)b::timestamptz[])
+ order by runs.scheduled_at, runs.trigger_id
+
+-- name: spans_of
+-- The spans of one cause, in order.
+select spans.lo, spans.hi
+  from duly.spans
+ where spans.job_id = %(job_id)s::bigint
+   and spans.hi > %(after)s::timestamptz
+   and spans.lo < %(until)s::timestamptz
+   and spans.cause = %(cause)s::text
+ order by spans.hi
+ limit %(limit)s::integer
