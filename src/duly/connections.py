@@ -20,6 +20,7 @@ from psycopg_pool import ConnectionPool, PoolTimeout
 from duly.clock import Clock
 from duly.errors import DatabaseError, SchemaMissing, Unreachable
 from duly.postgres import (
+    OVERDUE,
     PAGE,
     Connection,
     Database,
@@ -51,7 +52,7 @@ class Blocking(Database):
             max_idle=120.0,
             kwargs=self._arguments,
             configure=utc,
-            check=ConnectionPool.check_connection,
+            check=OVERDUE.answers,
         )
 
     async def open(self, *, wait: bool = True) -> None:

@@ -11,6 +11,8 @@ import asyncio
 import os
 import re
 import socket
+import threading
+import time
 from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
@@ -23,7 +25,7 @@ from weakref import WeakSet
 import psycopg
 from psycopg.rows import DictRow, dict_row, tuple_row
 from psycopg.types.datetime import TimestamptzBinaryLoader, TimestamptzLoader
-from psycopg_pool import AsyncConnectionPool, PoolTimeout
+from psycopg_pool import AsyncConnectionPool, ConnectionPool, PoolTimeout
 
 from duly import crash
 from duly.clock import Clock
@@ -164,7 +166,7 @@ class Database:
             reconnect_timeout=5.0,
             connection_class=cast("type[Connection]", psycopg.AsyncConnection),
             configure=self._opened,
-            check=AsyncConnectionPool.check_connection if checked else None,
+            check=answers if checked else None,
             kwargs=connection_arguments(name),
         )
 
@@ -210,7 +212,7 @@ class Database:
         """A pooled connection in autocommit; faults of the way there become a DatabaseError."""
         try:
             async with self._pool.connection() as connection:
-                with _cut_after(self._patience, connection):
+                with cut_after(self._patience, connection):
                     yield connection
         except PoolTimeout as error:
             raise Unreachable(
@@ -225,7 +227,7 @@ class Database:
 
     async def _replace_dead(self) -> None:
         """Ask every idle connection; where one is silent all that are open are cut, as each knows as little."""
-        with _cut_after(self._patience and min(self._patience, QUICK), *self._open):
+        with cut_after(self._patience and min(self._patience, QUICK), *self._open):
             await self._pool.check()
 
     @asynccontextmanager
@@ -401,7 +403,7 @@ async def in_utc(connection: psycopg.AsyncConnection[Any]) -> None:
 
 
 @contextmanager
-def _cut_after(seconds: float | None, *connections: psycopg.BaseConnection[Any]) -> Iterator[None]:
+def cut_after(seconds: float | None, *connections: psycopg.BaseConnection[Any]) -> Iterator[None]:
     """Cut the connections when the block takes longer: what waits on them then fails instead of waiting on."""
     if seconds is None:
         yield
@@ -411,6 +413,56 @@ def _cut_after(seconds: float | None, *connections: psycopg.BaseConnection[Any])
         yield
     finally:
         timer.cancel()
+
+
+async def answers(connection: psycopg.AsyncConnection[Any]) -> None:
+    """Raise OperationalError unless the server behind a pooled connection answers, quickly."""
+    with cut_after(QUICK, connection):
+        await AsyncConnectionPool.check_connection(connection)
+
+
+class Overdue:
+    """Cuts connections that threads without a loop wait on for too long: one thread, while anybody waits."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._waiting: dict[object, tuple[float, psycopg.BaseConnection[Any]]] = {}
+        self._watched = False
+
+    @contextmanager
+    def within(self, seconds: float, connection: psycopg.BaseConnection[Any]) -> Iterator[None]:
+        """Cut the connection, to within a second, when the block takes longer: what waits on it then fails."""
+        mine = object()
+        with self._lock:
+            self._waiting[mine] = time.monotonic() + seconds, connection
+            if not self._watched:
+                self._watched = True
+                threading.Thread(target=self._watch, name="duly overdue", daemon=True).start()
+        try:
+            yield
+        finally:
+            with self._lock:
+                del self._waiting[mine]
+
+    def answers(self, connection: psycopg.Connection[Any]) -> None:
+        """Raise OperationalError unless the server behind a pooled connection answers, quickly."""
+        with self.within(QUICK, connection):
+            ConnectionPool.check_connection(connection)
+
+    def _watch(self) -> None:
+        while True:
+            with self._lock:
+                for at, connection in self._waiting.values():
+                    if at <= time.monotonic():
+                        cut(connection)
+                self._watched = bool(self._waiting)
+                if not self._watched:
+                    return
+            time.sleep(1.0)
+
+
+OVERDUE = Overdue()
+"""The one of this process."""
 
 
 def _cut_all(connections: Sequence[psycopg.BaseConnection[Any]]) -> None:

@@ -25,13 +25,27 @@ from psycopg_pool import AsyncConnectionPool, ConnectionPool, PoolTimeout
 from duly import crash
 from duly.errors import Fenced, RunError, Unreachable
 from duly.jobs import RESULT_LIMIT, plain_json
-from duly.postgres import Database, Row, connection_arguments, driven, in_utc, statements, to_its_end, utc
+from duly.postgres import (
+    OVERDUE,
+    Database,
+    Row,
+    answers,
+    connection_arguments,
+    cut,
+    cut_after,
+    driven,
+    in_utc,
+    statements,
+    to_its_end,
+    utc,
+)
 from duly.records import Claimed, Ended, Finished, ended_arrays, finished_of
 
 IDLE = 60.0
 """Seconds that a task's transaction may stand between two statements."""
 
 _PATIENCE = 600.0  # how long a task waits for one of the connections that tasks share
+_SILENCE = 15.0  # our own statements are bounded by the server to less: what takes longer is never answered
 PAUSE = 0.2
 """Seconds between two questions after a COMMIT whose answer was lost."""
 
@@ -65,7 +79,7 @@ class Tills:
                 open=False,
                 kwargs=self._arguments,
                 configure=in_utc,
-                check=AsyncConnectionPool.check_connection,
+                check=answers,
                 **self._bounds,
             )
             await pool.open()
@@ -89,7 +103,7 @@ class Tills:
                     open=True,
                     kwargs=self._arguments,
                     configure=utc,
-                    check=ConnectionPool.check_connection,
+                    check=OVERDUE.answers,
                     **self._bounds,
                 )
             return self._blocking
@@ -115,6 +129,7 @@ class Effects:
         self.run = claimed.id
         self.finished: Finished | None = None
         self.busy = False
+        self.hand: Hand | None = None
         self._ended = Ended(
             key=claimed.key, attempt=claimed.attempt, worker=worker, outcome="succeeded", delay=None
         )
@@ -141,6 +156,12 @@ class Effects:
             )
         self.busy = True
 
+    def cut(self) -> None:
+        """End the connection under a task that is over for the ledger and goes on: it waits on it no longer."""
+        hand = self.hand
+        if hand is not None and hand.connection is not None:
+            cut(hand.connection)
+
 
 class Block(AbstractAsyncContextManager[Asynchronous], AbstractContextManager[Synchronous]):
     """``async with`` in an ``async def`` task, ``with`` in a plain one; entered once."""
@@ -153,7 +174,7 @@ class Block(AbstractAsyncContextManager[Asynchronous], AbstractContextManager[Sy
     async def __aenter__(self) -> Asynchronous:
         self._effects.begin()
         try:
-            self._hand = await waiting_hand(self._effects.tills)
+            self._hand = self._effects.hand = await waiting_hand(self._effects.tills)
             await _begin(self._hand, self._bounds)
         except BaseException:
             self._effects.busy = False
@@ -173,7 +194,7 @@ class Block(AbstractAsyncContextManager[Asynchronous], AbstractContextManager[Sy
             )
         self._effects.begin()
         try:
-            self._hand = blocking_hand(self._effects.tills)
+            self._hand = self._effects.hand = blocking_hand(self._effects.tills)
             driven(_begin(self._hand, self._bounds))
         except BaseException:
             self._effects.busy = False
@@ -378,23 +399,33 @@ class _Waiting:
 
     async def begin(self) -> None:
         self._transaction = self.connection.transaction()
-        await self._transaction.__aenter__()
+        with self._bound():
+            await self._transaction.__aenter__()
 
     async def leave(self, error: BaseException) -> bool:
         assert self._transaction is not None
-        return bool(await to_its_end(self._transaction.__aexit__(type(error), error, error.__traceback__)))
+        with self._bound():
+            return bool(
+                await to_its_end(self._transaction.__aexit__(type(error), error, error.__traceback__))
+            )
 
     async def commit(self) -> None:
         assert self._transaction is not None
-        await to_its_end(self._transaction.__aexit__(None, None, None))
+        with self._bound():
+            await to_its_end(self._transaction.__aexit__(None, None, None))
 
     async def rows(self, room: str, name: str, given: Mapping[str, object]) -> list[Row]:
         cursor = self.connection.cursor(row_factory=dict_row)
-        await cursor.execute(statements(room)[name], self._database.given(given), binary=True)
-        return await cursor.fetchall() if cursor.description else []
+        with self._bound():
+            await cursor.execute(statements(room)[name], self._database.given(given), binary=True)
+            return await cursor.fetchall() if cursor.description else []
 
     async def say(self, name: str) -> None:
-        await self.connection.execute(statements("transactions")[name])
+        with self._bound():
+            await self.connection.execute(statements("transactions")[name])
+
+    def _bound(self) -> AbstractContextManager[None]:
+        return cut_after(_SILENCE, self.connection)
 
     async def pause(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
@@ -419,23 +450,31 @@ class _Blocking:
 
     async def begin(self) -> None:
         self._transaction = self.connection.transaction()
-        self._transaction.__enter__()
+        with self._bound():
+            self._transaction.__enter__()
 
     async def leave(self, error: BaseException) -> bool:
         assert self._transaction is not None
-        return bool(self._transaction.__exit__(type(error), error, error.__traceback__))
+        with self._bound():
+            return bool(self._transaction.__exit__(type(error), error, error.__traceback__))
 
     async def commit(self) -> None:
         assert self._transaction is not None
-        self._transaction.__exit__(None, None, None)
+        with self._bound():
+            self._transaction.__exit__(None, None, None)
 
     async def rows(self, room: str, name: str, given: Mapping[str, object]) -> list[Row]:
         cursor = self.connection.cursor(row_factory=dict_row)
-        cursor.execute(statements(room)[name], self._database.given(given), binary=True)
-        return cast("list[Row]", cursor.fetchall()) if cursor.description else []
+        with self._bound():
+            cursor.execute(statements(room)[name], self._database.given(given), binary=True)
+            return cast("list[Row]", cursor.fetchall()) if cursor.description else []
 
     async def say(self, name: str) -> None:
-        self.connection.execute(statements("transactions")[name])
+        with self._bound():
+            self.connection.execute(statements("transactions")[name])
+
+    def _bound(self) -> AbstractContextManager[None]:
+        return OVERDUE.within(_SILENCE, self.connection)
 
     async def pause(self, seconds: float) -> None:
         time.sleep(seconds)  # noqa: ASYNC251 - nothing else runs in this thread
