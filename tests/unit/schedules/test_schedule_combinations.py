@@ -248,7 +248,7 @@ def test_hostile_text_is_refused_in_bounded_time(name: str) -> None:
             parse(HOSTILE[name])
         taken.append(time.process_time() - begin)
         assert len(str(caught.value)) < 300
-    assert min(taken) < 0.01 * 2, taken
+    assert min(taken) < 0.01, taken
 
 
 @pytest.mark.parametrize(
