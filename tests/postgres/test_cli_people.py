@@ -126,3 +126,36 @@ def test_a_prune_says_whose_and_waits_for_its_grace(call: Call, tmp_path: Path) 
     done = call("jobs", "apply", *pruning, "--prune-grace", "1h")[1]
     assert (done["removed"], done["absent"]) == ([], ["hourly"])
     assert call("jobs", "apply", *pruning)[1]["removed"] == ["hourly"]
+
+
+# ------------------------------------------------------------------ backfill
+
+
+def test_a_backfill_has_one_line_an_instant_and_goes_on_with_the_same_command(
+    call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Instants before the job was there; nobody works, so its one run that may be live waits."""
+    words = ("backfill", "hourly", "--from", "2026-03-01T00:00:00Z", "--to", "2026-03-01T03:00:00Z")
+    code, text, _ = call(*words, "--dry-run", as_json=False)
+    assert (code, text.splitlines()[:4]) == (
+        0,
+        [f"run hourly@2026-03-01T0{hour}:00:00Z!backfill" for hour in range(4)],
+    )
+    assert text.splitlines()[4] == "hourly: 4 run, 0 live (dry run: nothing was written)"
+    code, done, _ = call(*words, "--no-wait")
+    assert (code, done["counts"], done["live"], done["finished"]) == (0, {"run": 1}, 1, False)
+    code, done, _ = call(*words, "--no-wait")
+    assert (code, done["counts"], done["states"]) == (0, {"exists": 1}, {"queued": 1})
+    [run] = call("runs", "list", "--job", "hourly")[1]["items"]
+    assert (run["kind"], run["id"]) == ("backfill", "hourly@2026-03-01T00:00:00Z!backfill")
+
+
+def test_a_backfill_that_cannot_be_meant_is_refused(call: Call) -> None:
+    ends = ("--from", "2026-03-01T03:00:00Z", "--to", "2026-03-01T00:00:00Z")
+    assert call("backfill", "hourly", *ends)[0] == 2
+    assert call("backfill", "hourly", "--from", "2026-03-01T00:00:00Z")[0] == 2
+    assert call("backfill", "daily", *ends[:2], "--to", "2026-03-02T00:00:00Z")[0] == 1
+    code, done, _ = call(
+        "backfill", "hourly", "--from", "2099-01-01T00:00:00Z", "--to", "2099-01-02T00:00:00Z"
+    )
+    assert (code, done["counts"], done["finished"]) == (0, {}, True)

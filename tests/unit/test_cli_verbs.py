@@ -43,6 +43,7 @@ CHANGING = [
     "jobs trigger",
     "jobs pause",
     "jobs resume",
+    "backfill",
     "import crontab",
 ]
 
@@ -60,7 +61,7 @@ def test_the_verbs_are_those_that_others_rely_on() -> None:
         "jobs": ["apply", "list", "pause", "plan", "remove", "resume", "show", "trigger"],
         "runs": ["history", "list", "logs", "show", "signal"],
     }
-    alone = ["audit", "cluster", "explain", "migrate", "next", "scheduler", "up", "worker"]
+    alone = ["audit", "backfill", "cluster", "explain", "migrate", "next", "scheduler", "up", "worker"]
     below = [f"{group} {word}" for group, words in groups.items() for word in words]
     assert sorted(" ".join(words) for words in VERBS) == sorted([*alone, *below])
 

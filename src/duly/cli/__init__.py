@@ -19,6 +19,7 @@ main = Verbs(
         "next": "duly.cli.next:next_instants",
         "jobs": "duly.cli.definitions:jobs",
         "runs": "duly.cli.runs:runs",
+        "backfill": "duly.cli.backfills:backfill_job",
         "audit": "duly.cli.ask:audit",
         "explain": "duly.cli.ask:explain",
         "cluster": "duly.cli.ask:cluster",
