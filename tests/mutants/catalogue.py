@@ -11,6 +11,9 @@ RACES = "tests/postgres/test_races.py"
 ANOMALIES = "tests/postgres/test_anomalies.py"
 MISTAKES = "tests/postgres/test_mistakes.py"
 PROMISES = "tests/promises"
+REMEMBERS = f"{PROMISES}/test_durable_runs.py"
+ORDER = f"{PROMISES}/test_durable_order.py"
+SIGNALS = "tests/postgres/test_durable_races.py"
 WINDOWS = "tests/faults/test_leader_windows.py::test_no_decision_is_out_of_epoch_order"
 NOW = "duly.now(%(at)s::timestamptz, %(shift)s::double precision)"
 CLOCK = NOW.replace("now", "clock")
@@ -233,7 +236,7 @@ MUTANTS: Sequence[Mutant] = (
     ),
     _m(
         "exclude is ignored",
-        "planner.py",
+        "plans.py",
         f"{PROMISES}/test_exclude.py::test_an_excluded_instant_is_a_span_and_no_run",
         (
             "self.schedule if self.exclude is None else difference(self.schedule, self.exclude)",
@@ -382,6 +385,108 @@ MUTANTS: Sequence[Mutant] = (
         (
             f"   and lease_beats.expires_at > {CLOCK}\nreturning lease_beats.expires_at\n",
             "returning lease_beats.expires_at\n",
+        ),
+    ),
+    _m(
+        "a checkpoint does not name its attempt",
+        "durable.sql",
+        f"{REMEMBERS}::test_an_attempt_that_lost_its_run_remembers_nothing_more",
+        (
+            "       and runs.attempt = %(attempt)s::integer\n"
+            "       and runs.worker = %(worker)s::uuid\n       for no key update\n),\npresent",
+            "       and runs.worker = %(worker)s::uuid\n       for no key update\n),\npresent",
+        ),
+    ),
+    _m(
+        "a checkpoint does not name its worker and attempt",
+        "durable.sql",
+        f"{REMEMBERS}::test_an_attempt_that_lost_its_run_remembers_nothing_more",
+        (
+            "       and runs.attempt = %(attempt)s::integer\n"
+            "       and runs.worker = %(worker)s::uuid\n       for no key update\n),\npresent",
+            "       for no key update\n),\npresent",
+        ),
+    ),
+    _m(
+        "a signal that comes while its attempt ends is not heard",
+        "ledger.py",
+        f"{SIGNALS}::test_a_signal_that_is_committed_while_the_end_waits_for_its_lock_is_heard",
+        ("        if not deaf:\n", "        if deaf or not deaf:\n"),
+    ),
+    _m(
+        "a sender does not lock the run that it has a signal for",
+        "durable.sql",
+        f"{SIGNALS}::test_a_signal_that_waits_for_the_end_of_the_attempt_wakes_its_run",
+        (
+            "   and runs.trigger_id = %(trigger_id)s::text\n   for no key update\n\n-- name: signal_known",
+            "   and runs.trigger_id = %(trigger_id)s::text\n\n-- name: signal_known",
+        ),
+    ),
+    _m(
+        "a signal is taken twice",
+        "durable.sql",
+        f"{REMEMBERS}::test_signals_sent_before_the_wait_are_taken_in_their_order",
+        ("   and signals.consumed_seq is null\n   and (%(until)s", "   and (%(until)s"),
+    ),
+    _m(
+        "a signal that came too late is taken",
+        "durable.sql",
+        f"{REMEMBERS}::test_a_wait_ends_at_its_timeout_and_what_came_later_is_kept",
+        ("signals.sent_at <= %(until)s::timestamptz)", "true)"),
+    ),
+    _m(
+        "a run that has ended takes signals",
+        "signals.py",
+        f"{REMEMBERS}::test_one_key_tells_a_run_once_and_an_ended_run_takes_nothing_more",
+        ("    if word in _OVER or state is None:\n", "    if state is None:\n"),
+    ),
+    _m(
+        "only retries are woken",
+        "ledger.sql",
+        f"{REMEMBERS}::test_a_sleep_that_ended_while_nobody_was_up_is_due",
+        (
+            "       and runs.waits_for <> 'place'\n     order by runs.available_at\n",
+            "       and runs.waits_for = 'retry'\n     order by runs.available_at\n",
+        ),
+    ),
+    _m(
+        "a run that sleeps gives its place away",
+        "ledger.sql",
+        f"{REMEMBERS}::test_the_exclusive_place_is_kept_through_a_sleep",
+        (
+            "runs.state in ('queued', 'asleep', 'parked') as live",
+            "runs.state in ('queued', 'parked') as live",
+        ),
+    ),
+    _m(
+        "a resumed run is given whatever stands at its place",
+        "durable.py",
+        f"{ORDER}::test_other_steps_than_it_remembers_park_the_run_with_both_sequences",
+        ("            if (entry.kind, entry.key) != (kind, key):\n", "            if entry.kind != kind:\n"),
+    ),
+    _m(
+        "a run may end before it asked for all that it remembers",
+        "durable.py",
+        f"{ORDER}::test_a_run_that_ends_before_it_asked_for_all_it_remembers_is_parked",
+        (
+            "                if self._place < len(self._entries):\n",
+            "                if self._place > len(self._entries):\n",
+        ),
+    ),
+    _m(
+        "an error that a task caught is forgotten",
+        "durable.py",
+        f"{REMEMBERS}::test_an_error_that_the_task_caught_is_part_of_the_history",
+        ("        await self._note_failure(hand)\n        return None\n", "        return None\n"),
+    ),
+    _m(
+        "the effects of a transactional step are committed before its checkpoint",
+        "durable.py",
+        "tests/properties/test_durable_resume.py",
+        (
+            '            data = {"result": self._plain(label, await _value(call(hand.connection)))}\n',
+            '            data = {"result": self._plain(label, await _value(call(hand.connection)))}\n'
+            "            await hand.connection.execute('commit; begin')\n",
         ),
     ),
 )

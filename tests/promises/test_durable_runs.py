@@ -390,11 +390,12 @@ async def test_a_step_whose_transaction_is_spoiled_leaves_nothing(laboratory: Op
         assert await rows(t, "select account from bookings") == []
 
 
+@pytest.mark.parametrize("taken_by", ["gen_random_uuid()", "worker"])
 @pytest.mark.parametrize("transaction", [False, True])
 async def test_an_attempt_that_lost_its_run_remembers_nothing_more(
-    laboratory: Open, transaction: bool
+    laboratory: Open, transaction: bool, taken_by: str
 ) -> None:
-    """Its worker counts as dead and another has taken over: the late step is refused, its writes are rolled back."""
+    """Another attempt has the run, maybe of the same worker: the late step is refused, its writes are rolled back."""
     app, raised = Duly(), []
 
     async def write(conn: Any = None) -> None:
@@ -403,9 +404,7 @@ async def test_an_attempt_that_lost_its_run_remembers_nothing_more(
 
     async def task(run: Run) -> str:
         if run.attempt == 1:
-            await rows(
-                t, "update duly.runs set attempt = 2, worker = gen_random_uuid() where state = 'running'"
-            )
+            await rows(t, f"update duly.runs set attempt = 2, worker = {taken_by} where state = 'running'")
             try:
                 await run.step(write, transaction=transaction)
             except Fenced as error:
