@@ -23,6 +23,7 @@ from duly.postgres import Connection, Database, Row
 from duly.previews import Previews
 from duly.registration import REPLAN, Applied, Registration, Wish
 from duly.schedules import tzdata_version
+from duly.triggers import trigger
 from duly.zonedata import transitions, unchanged
 
 BATCH = 1000
@@ -288,8 +289,15 @@ class Catalog:
         given = None if args is None else check_args(name, args)
         async with self.database.transaction() as connection:
             job = await self.named(connection, name)
-            at, created = await self.ledger.trigger(
-                connection, job["id"], name, key=wanted, args=given, author=author, dry_run=dry_run
+            at, created = await trigger(
+                self.ledger,
+                connection,
+                job["id"],
+                name,
+                key=wanted,
+                args=given,
+                author=author,
+                dry_run=dry_run,
             )
         return Triggered(run=run_id(name, at, wanted), created=created)
 

@@ -15,12 +15,14 @@ import psycopg
 
 from duly import crash
 from duly.catalog import Catalog
+from duly.completions import facts_of, words_of
 from duly.ledger import Actor, Claimed, Due, Hands, Ledger, Recorded, run_id
 from duly.mechanisms import Mechanism
 from duly.planner import Plan, Standing, decide
 from duly.postgres import Connection, Database
 from duly.schedules import never
 from duly.settings import Settings
+from duly.stops import OVERDUE, Asked, ask_holders
 from duly.telemetry import Events
 
 log = logging.getLogger("duly.decisions")
@@ -48,6 +50,7 @@ class Outcome:
     recorded: Recorded = field(default_factory=lambda: Recorded(decision=None, plans=(), handed=()))
     hands: Hands | None = None
     parked: list[tuple[str, str]] = field(default_factory=list)
+    asked: Asked = field(default_factory=Asked)
     names: dict[int, str] = field(default_factory=dict)
 
     def undo(self, worker: LocalWorker | None) -> None:
@@ -138,6 +141,8 @@ class Decider:
             if plan.ended:
                 reason = "its schedule has no instant left"
                 await self._catalog.park(connection, plan.standing.job_id, "ended", reason)
+        asking = [p.standing.job_id for p in outcome.recorded.plans if p.asks]
+        outcome.asked = await ask_holders(self._ledger, connection, asking, OVERDUE)
         remarkable = [p.standing.job_id for p in outcome.recorded.plans if _remarkable(p)]
         if remarkable and self._events.wants("settled"):
             outcome.names = await self._catalog.names(connection, remarkable)
@@ -186,8 +191,11 @@ class Decider:
             )
         if self._worker and outcome.hands:
             self._worker.take(outcome.hands, recorded.handed)
-        if recorded.runs > len(recorded.handed):
+        if recorded.runs > len(recorded.handed) or outcome.asked.told:
             self._on_ready()
+        for one in outcome.asked.ended:
+            for word in words_of(one):
+                self._events.emit(word, **facts_of(one))
         for job, reason in outcome.parked:
             self._events.emit("parked", job=job, reason=reason)
         for plan in recorded.plans:

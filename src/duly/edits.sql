@@ -119,7 +119,8 @@ with taken as (
            live_trigger = %(key)s::text,
            busy_at      = case when cursors.due_at is null or cursors.due_at > %(since)s::timestamptz
                                then cursors.cursor_at else %(since)s::timestamptz end,
-           wake_at      = null
+           wake_at      = (select cursors.due_at from duly.policies
+                            where policies.id = cursors.policy_id and policies.cancels)
      where cursors.job_id = %(job_id)s::bigint
        and cursors.live_at is null
  returning cursors.job_id
@@ -140,6 +141,31 @@ update duly.runs
    and runs.state = 'asleep'
    and runs.waits_for = %(waits_for)s::text
 returning runs.job_id
+
+-- name: ask_to_stop
+-- Asks live runs to stop; the first who asks is remembered. One that nobody runs at the moment is taken by nobody,
+-- under a new attempt, so that whoever asked ends it by the one exit, in the same transaction.
+with asked as materialized (
+    select asked.job_id, asked.scheduled_at, asked.trigger_id
+      from unnest(%(job_id)b::bigint[], %(scheduled_at)b::timestamptz[], %(trigger_id)b::text[])
+           as asked (job_id, scheduled_at, trigger_id)
+)
+update duly.runs
+   set cancel_at     = duly.clock(%(at)s::timestamptz, %(shift)s::double precision),
+       cancel_reason = %(reason)s::text,
+       state         = 'running',
+       waits_for     = null,
+       attempt       = runs.attempt + case when runs.state = 'running' then 0 else 1 end,
+       worker        = case when runs.state = 'running' then runs.worker end,
+       started_at    = case when runs.state = 'running' then runs.started_at
+                            else duly.clock(%(at)s::timestamptz, %(shift)s::double precision) end
+  from asked
+ where runs.job_id = asked.job_id
+   and runs.scheduled_at = asked.scheduled_at
+   and runs.trigger_id = asked.trigger_id
+   and runs.state in ('queued', 'running', 'asleep', 'parked')
+   and runs.cancel_at is null
+returning runs.job_id, runs.scheduled_at, runs.trigger_id, runs.attempt, runs.worker
 
 -- name: outage
 -- After a time in which no process lived: what holds a place was known to be busy until the last sign of
@@ -220,7 +246,8 @@ taken as (
        set live_at      = waiting.scheduled_at,
            live_trigger = waiting.trigger_id,
            busy_at      = duly.clock(%(at)s::timestamptz, %(shift)s::double precision),
-           wake_at      = null
+           wake_at      = (select cursors.due_at from duly.policies
+                            where policies.id = cursors.policy_id and policies.cancels)
       from waiting
      where cursors.job_id = waiting.job_id
        and cursors.live_at is null

@@ -19,7 +19,7 @@ from duly.settings import duration
 from duly.tasks import name_of
 
 Catchup = Literal["all", "latest", "none"]
-Overlap = Literal["skip", "queue", "queue_one", "allow"]
+Overlap = Literal["skip", "queue", "queue_one", "cancel", "allow"]
 OnLost = Literal["retry", "fail"]
 
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,199}")
@@ -88,11 +88,21 @@ class Policy:
     queue: str = "default"
     priority: int = 0
     exclude: Mapping[str, Any] | None = None
+    cancel_grace: float = 30.0
+    max_running: int | None = None
 
     @property
     def exclusive(self) -> bool:
         """May only one run of the job be live at a time?"""
         return self.overlap != "allow"
+
+    @property
+    def cancels(self) -> bool:
+        """Does what falls due ask the run before it to stop, so that a scheduler looks although the place is taken?
+
+        Of a durable job no scheduler ever looks; whoever keeps house asks its runs.
+        """
+        return self.overlap == "cancel" and self.mechanism != "durable"
 
     @property
     def lease_name(self) -> str | None:
@@ -280,6 +290,8 @@ def make_policy(
     queue: str = "default",
     priority: int = 0,
     exclude: Schedule | None = None,
+    cancel_grace: object = 30,
+    max_running: int | None = None,
 ) -> Policy:
     """A policy whose answers have been checked one by one and against each other."""
     answer = catchup_word(name, catchup)
@@ -303,6 +315,8 @@ def make_policy(
         queue=_queue(name, queue),
         priority=_priority(name, priority),
         exclude=_exclude(name, exclude),
+        cancel_grace=_seconds(name, "cancel_grace", cancel_grace, least=0.1),
+        max_running=None if max_running is None else _count(name, "max_running", max_running),
     )
     _refuse_contradictions(name, policy)
     return policy
@@ -386,7 +400,8 @@ def _refuse_contradictions(name: str, policy: Policy) -> None:
     if policy.mechanism == "durable" and not policy.exclusive:
         raise PolicyContradiction(
             f'job {name!r}: mechanism="durable" is one execution in which each run sets the timer of the next, '
-            'overlap="allow" lets several be live; use overlap="queue", "queue_one" or "skip", or another mechanism'
+            'overlap="allow" lets several be live; use overlap="queue", "queue_one", "cancel" or "skip", or '
+            "another mechanism"
         )
     if policy.catchup == "all" and policy.overlap not in ("queue", "allow"):
         raise PolicyContradiction(
@@ -397,6 +412,12 @@ def _refuse_contradictions(name: str, policy: Policy) -> None:
         raise PolicyContradiction(
             f'job {name!r}: catchup="none" catches nothing up, so a catchup_window has nothing to bound; '
             "leave it out, or choose all or latest"
+        )
+    if policy.max_running is not None and (policy.exclusive or policy.max_running == 1):
+        raise PolicyContradiction(
+            f'job {name!r}: overlap="{policy.overlap}" with max_running={policy.max_running} lets one run be live '
+            'at a time and does not say what becomes of the others; use overlap="queue", "queue_one", "skip" or '
+            '"cancel" alone for one, or overlap="allow" with a max_running of two or more'
         )
     if policy.exclusive and policy.catchup_limit != 1:
         raise PolicyContradiction(
@@ -436,10 +457,6 @@ def _queue(name: str, queue: object) -> str:
 
 
 def _word(name: str, what: str, value: object, known: tuple[str, ...]) -> str:
-    if value == "cancel" and what == "overlap":
-        raise DefinitionError(
-            f'job {name!r}: overlap="cancel" is not in this version yet; use one of {", ".join(known)}'
-        )
     if value not in known:
         raise DefinitionError(
             f"job {name!r}: {value!r} is no answer to {what}; use one of {', '.join(known)}"

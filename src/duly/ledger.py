@@ -14,9 +14,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 from uuid import UUID
 
-from psycopg.types.json import Jsonb
-
-from duly import crash
 from duly.errors import Conflict
 from duly.jobs import Policy, load_schedule
 from duly.planner import Plan, Rule, Standing, decide
@@ -123,6 +120,7 @@ class Ledger:
             policies={one.row["policy_id"] for one in due} | {r["policy_id"] for r in rules},
         )
         live = await self._live_caught_up(connection, due)
+        every = await self._live_runs(connection, [one.row for one in due], rules)
         by_job: dict[int, list[Row]] = {}
         for row in rules:
             by_job.setdefault(row["job_id"], []).append(row)
@@ -130,7 +128,9 @@ class Ledger:
         broken: list[tuple[int, Exception]] = []
         for one in due:
             try:
-                standings.append(self._standing(one, by_job.get(one.job_id), live.get(one.job_id, 0)))
+                standing = self._standing(one, by_job.get(one.job_id), live.get(one.job_id, 0))
+                runs = every.get(one.job_id)
+                standings.append(standing if runs is None else replace(standing, live_runs=runs))
             except Exception as error:  # one bad job never stops another
                 broken.append((one.job_id, error))
         return standings, broken
@@ -206,6 +206,21 @@ class Ledger:
             job_ids=[row["job_id"] for row in stepping],
             revisions=[row["revision"] for row in stepping],
         )
+
+    async def _live_runs(
+        self, connection: Connection, cursors: Sequence[Row], rules: Sequence[Row]
+    ) -> dict[int, int]:
+        """Live runs of any kind, asked only of jobs that bound them; each such job is named."""
+        asked = {
+            row["job_id"]: 0
+            for row in (*cursors, *rules)
+            if isinstance(policy := self._policies.get(row["policy_id"]), Policy)
+            and policy.max_running is not None
+        }
+        if asked:
+            rows = await self.database.rows(connection, "records", "live_runs", job_ids=list(asked))
+            asked |= {row["job_id"]: row["live"] for row in rows}
+        return asked
 
     async def _live_caught_up(self, connection: Connection, due: Sequence[Due]) -> dict[int, int]:
         """Live caught-up runs, asked only of jobs that may have several and have fallen behind."""
@@ -411,7 +426,7 @@ class Ledger:
         return row["at"] if row else None
 
     async def lost(self, connection: Connection, *, limit: int = 500) -> list[Ended]:
-        """The attempts whose worker is gone or whose time ran out long ago, as ``finish`` is told of them.
+        """The attempts whose worker is gone, whose time ran out long ago, or that did not stop, as ``finish`` is told.
 
         What somebody else is just ending is passed over.
         """
@@ -422,7 +437,7 @@ class Ledger:
                 attempt=row["attempt"],
                 worker=row["worker"],
                 outcome=row["outcome"],
-                error=_LOST if row["outcome"] == "lost" else _OVERDUE,
+                error=_said(row["outcome"], row["reason"]),
                 delay=0.0 if row["outcome"] == "timed_out" else None,
                 seen_at=row["seen_at"] if row["outcome"] == "lost" else None,
             )
@@ -491,51 +506,8 @@ class Ledger:
         await self.record(connection, [decide(standing)], actor)
         await self.database.rows(connection, "edits", "close", job_id=job_id)
 
-    async def trigger(
-        self,
-        connection: Connection,
-        job_id: int,
-        name: str,
-        *,
-        key: str,
-        args: Mapping[str, Any] | None,
-        author: str,
-        dry_run: bool,
-    ) -> tuple[datetime, bool]:
-        """The instant of the run that ``key`` stands for, and whether this call made it."""
-        place = await self.database.row(connection, "edits", "place", job_id=job_id)
-        known = await self.database.row(connection, "records", "trigger_known", job_id=job_id, key=key)
-        if known is not None:
-            return known["scheduled_at"], False
-        assert place is not None
-        policy = await self._newest_policy(connection, job_id, place["newest_revision"])
-        busy = policy.exclusive and place["live_at"] is not None
-        if busy and policy.overlap == "skip":
-            raise Conflict(
-                f"job {name!r} is busy with {run_id(name, place['live_at'], place['live_trigger'])}",
-                hint='its overlap is "skip"; trigger it again when that run has ended',
-            )
-        now = await self.database.now(connection)
-        if dry_run:
-            return now, True
-        run = {"job_id": job_id, "key": key, "scheduled_at": now}
-        await self.database.rows(
-            connection,
-            "edits",
-            "trigger",
-            **run,
-            args=None if args is None else Jsonb(dict(args)),
-            author=author,
-        )
-        crash.point("trigger.written")
-        await self.database.rows(
-            connection, "edits", "manual_run", **run, revision=place["newest_revision"], waits=busy
-        )
-        if policy.exclusive and not busy:
-            await self.database.rows(connection, "edits", "take_place", **run, since=now)
-        return now, True
-
-    async def _newest_policy(self, connection: Connection, job_id: int, revision: int) -> Policy:
+    async def newest_policy(self, connection: Connection, job_id: int, revision: int) -> Policy:
+        """The policy of a job's newest revision."""
         wanted = {"job_id": job_id, "revision": revision}
         [newest] = await self._rules(connection, [cast(Row, wanted)])
         await self._load(connection, schedules=set(), policies={newest["policy_id"]})
@@ -544,11 +516,23 @@ class Ledger:
 
 _PLAIN = {"until_at": None, "paused": False, "on_resume": None}
 _NO_POLICY = Policy(catchup="none", overlap="allow", task={"kind": "python", "name": ""})
-_LOST = {"class": "Lost", "message": "the worker is gone; its outcome is unknown"}
-_OVERDUE = {
-    "class": "TaskTimeout",
-    "message": "the attempt ran out of its time and its worker did not say so",
+_SAID: Mapping[str, dict[str, str]] = {
+    "lost": {"class": "Lost", "message": "the worker is gone; its outcome is unknown"},
+    "timed_out": {
+        "class": "TaskTimeout",
+        "message": "the attempt ran out of its time and its worker did not say so",
+    },
+    "cancelled": {
+        "class": "Cancelled",
+        "message": "the attempt did not stop within its grace and was fenced off",
+    },
 }
+
+
+def _said(outcome: str, reason: str | None) -> dict[str, str]:
+    """The error of an attempt that its worker said nothing of; ``reason`` is why it had been asked to stop."""
+    said = _SAID[outcome]
+    return said if reason is None else {**said, "message": f"{said['message']}; asked to stop: {reason}"}
 
 
 def _parted(rule: Rule, row: Row, cursor: Row) -> list[Rule]:

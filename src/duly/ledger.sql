@@ -94,14 +94,14 @@ select locked.job_id, locked.schedule_id, locked.policy_id, locked.revision, loc
 with planned as materialized (
     select planned.job_id, planned.revision, planned.newest_revision, planned.from_at, planned.to_at,
            planned.to_revision, planned.schedule_id, planned.policy_id, planned.due_at, planned.wake_at,
-           planned.live_at, planned.busy_at, planned.amended
+           planned.live_at, planned.busy_at, planned.amended, planned.seen_at
       from unnest(%(job_id)b::bigint[], %(revision)b::integer[], %(newest_revision)b::integer[],
                   %(from_at)b::timestamptz[], %(to_at)b::timestamptz[], %(to_revision)b::integer[],
                   %(schedule_id)b::bigint[], %(policy_id)b::bigint[], %(due_at)b::timestamptz[],
                   %(wake_at)b::timestamptz[], %(live_at)b::timestamptz[], %(busy_at)b::timestamptz[],
-                  %(amended)b::boolean[])
+                  %(amended)b::boolean[], %(seen_at)b::timestamptz[])
            as planned (job_id, revision, newest_revision, from_at, to_at, to_revision, schedule_id, policy_id,
-                       due_at, wake_at, live_at, busy_at, amended)
+                       due_at, wake_at, live_at, busy_at, amended, seen_at)
 ),
 moved as (
     update duly.cursors
@@ -116,6 +116,7 @@ moved as (
            live_at      = coalesce(planned.live_at, cursors.live_at),
            live_trigger = case when planned.live_at is null then cursors.live_trigger else '' end,
            busy_at      = planned.busy_at,
+           seen_at      = greatest(cursors.seen_at, planned.seen_at),
            amended      = planned.amended
       from planned
      where cursors.job_id = planned.job_id
@@ -297,12 +298,13 @@ with ended as materialized (
                      waits_for, until)
 ),
 places as materialized (
-    select place.job_id, place.durable
+    select place.job_id, place.durable, place.cancels
       from (select ended.job_id, ended.scheduled_at, ended.trigger_id from ended order by ended.job_id) as ended
      cross join lateral (
            select cursors.job_id,
                   (select policies.mechanism = 'durable' from duly.policies
-                    where policies.id = cursors.policy_id) as durable
+                    where policies.id = cursors.policy_id) as durable,
+                  (select policies.cancels from duly.policies where policies.id = cursors.policy_id) as cancels
              from duly.cursors
             where cursors.job_id = ended.job_id
               and cursors.live_at = ended.scheduled_at
@@ -319,6 +321,7 @@ judged as materialized (
            ended.job_id in (select places.job_id from places) as placed,
            case
                when ended.outcome in ('succeeded', 'cancelled') then ended.outcome
+               when runs.cancel_at is not null then 'cancelled'
                when ended.outcome = 'asleep' then 'asleep'
                when ended.waits_for = 'person' then 'parked'
                when ended.outcome = 'lost' and policies.on_lost = 'retry' and runs.losses + 1 < policies.max_lost
@@ -330,7 +333,7 @@ judged as materialized (
            end as state
       from ended
      cross join lateral (
-           select runs.policy_id, runs.losses, runs.failures
+           select runs.policy_id, runs.losses, runs.failures, runs.cancel_at
              from duly.runs
             where runs.job_id = ended.job_id
               and runs.scheduled_at = ended.scheduled_at
@@ -404,6 +407,8 @@ freed as (
            wake_at      = case when cursors.job_id in (select places.job_id from places where places.durable) then null
                                when cursors.revision < cursors.newest_revision then finished.now
                                when finished.outcome = 'lost' then cursors.due_at
+                               when promoted.job_id in (select places.job_id from places where places.cancels)
+                                   then cursors.due_at
                                when finished.live or promoted.job_id is not null then cursors.wake_at
                                else cursors.due_at end
       from finished

@@ -8,153 +8,18 @@ have been busy is answered by ``overlap``; (2) what is older than ``catchup_wind
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Literal
 
-from duly.jobs import Catchup, Policy
-from duly.schedules import Schedule, difference
+from duly.plans import Plan, PlannedRun, PlannedSpan, Reason, Rule, Standing, Verdict
+from duly.schedules import Schedule
 
-Verdict = Literal["on_time", "caught_up"]
-Reason = Literal["busy", "limit", "paused", "more", "zones"]
+__all__ = ["Plan", "PlannedRun", "PlannedSpan", "Rule", "Standing", "decide"]
 
 PAUSE_AT_LIMIT = timedelta(milliseconds=250)
 PAUSE_FOR_ZONES = timedelta(milliseconds=500)
 _TICK = timedelta(microseconds=1)
-_REMEMBERED = 64
 ALTERNATIONS = 500
 SHOWN_WITHIN = timedelta(seconds=60)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Rule:
-    """One revision as the planner needs it: what it yields, what it answers, and when it stops being in force.
-
-    A revision that was paused until an instant of its own is two rules: the paused part and what follows.
-    ``on_resume`` is what a person answered for the paused part, where that is not the policy's word. Jobs that
-    share a rule ask for the same instants, so it remembers the latest ones it was asked for.
-    """
-
-    revision: int
-    schedule: Schedule
-    policy: Policy
-    schedule_id: int = 0
-    policy_id: int = 0
-    until_at: datetime | None = None
-    paused: bool = False
-    on_resume: Catchup | None = None
-    removed: bool = False
-    poisoned: bool = False
-    exclude: Schedule | None = None
-    kept: Schedule = field(init=False, repr=False, compare=False)
-    _known: dict[datetime, datetime | None] = field(
-        default_factory=dict, init=False, repr=False, compare=False
-    )
-
-    def __post_init__(self) -> None:
-        kept = self.schedule if self.exclude is None else difference(self.schedule, self.exclude)
-        object.__setattr__(self, "kept", kept)
-
-    @property
-    def barred(self) -> Schedule:
-        """The nominal instants that ``exclude`` takes out: they get a verdict and never a run."""
-        return difference(self.schedule, self.kept)
-
-    @property
-    def answer(self) -> Catchup:
-        """The answer for what nobody decided in time; for a paused part it is that of the resume."""
-        if self.paused:
-            return self.on_resume or self.policy.on_resume
-        return self.policy.catchup
-
-    def next(self, after: datetime) -> datetime | None:
-        """The first instant strictly after ``after`` that is not excluded."""
-        try:
-            return self._known[after]
-        except KeyError:
-            if len(self._known) >= _REMEMBERED:
-                self._known.clear()
-            found = self._known[after] = self.kept.next(after)
-            return found
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Standing:
-    """Where a job stands: its cursor row as read under the lock, and the database's instant read after it.
-
-    ``rules`` begins with the revision at the cursor and goes on to the newest. ``live`` says whether the
-    exclusive place is taken; ``live_caught_up`` how many caught-up runs are live (non-exclusive jobs).
-    ``foreign`` says that a rule was made with newer zone data than this process has.
-    """
-
-    job_id: int
-    cursor_at: datetime
-    now: datetime
-    rules: Sequence[Rule]
-    seen_at: datetime | None = None
-    busy_at: datetime | None = None
-    due_at: datetime | None = None
-    live: bool = False
-    live_caught_up: int = 0
-    foreign: bool = False
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PlannedRun:
-    """An occurrence that is given to execution; it stands for ``count`` instants from ``first`` on."""
-
-    scheduled_at: datetime
-    lo: datetime
-    verdict: Verdict
-    rule: Rule
-    count: int = 1
-    first: datetime | None = None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PlannedSpan:
-    """Consecutive occurrences in ``(lo, hi]`` that are not given to execution, with cause and count."""
-
-    lo: datetime
-    hi: datetime
-    count: int
-    cause: str
-    rule: Rule
-    into_at: datetime | None = None
-
-
-@dataclass(kw_only=True, slots=True)
-class Plan:
-    """What a decision means for one job: its tiles, and the cursor row afterwards."""
-
-    standing: Standing
-    cursor_at: datetime
-    rule: Rule
-    runs: list[PlannedRun] = field(default_factory=list)
-    spans: list[PlannedSpan] = field(default_factory=list)
-    live: bool = False
-    live_at: datetime | None = None
-    busy_at: datetime | None = None
-    due_at: datetime | None = None
-    wake_at: datetime | None = None
-    waits_for: Reason | None = None
-    ended: bool = False
-
-    @property
-    def timer_at(self) -> datetime | None:
-        """When a durable job fires next: it has a timer, and no scheduler looks at it."""
-        return self.wake_at if self.rule.policy.mechanism == "durable" else None
-
-    @property
-    def amended(self) -> bool:
-        """Does the cursor afterwards stand in a pause?"""
-        return self.rule.paused
-
-    @property
-    def moved(self) -> bool:
-        """Does the plan move the cursor or step to another revision?"""
-        return self.cursor_at != self.standing.cursor_at or self.rule is not self.standing.rules[0]
 
 
 def decide(standing: Standing, *, budget: int = 1000) -> Plan:
@@ -179,6 +44,8 @@ def _punctual(standing: Standing, budget: int) -> Plan | None:
     cursor_at, now, policy = standing.cursor_at, standing.now, rule.policy
     if standing.live or (standing.seen_at is not None and standing.seen_at > cursor_at):
         return None
+    if policy.max_running is not None and standing.live_runs >= policy.max_running:
+        return None
     due = rule.next(cursor_at)
     if due is None or due > now or policy.catchup_window is not None:
         return None
@@ -195,7 +62,7 @@ def _punctual(standing: Standing, budget: int) -> Plan | None:
         live_at=due if policy.exclusive else None,
         busy_at=due if policy.exclusive else standing.busy_at,
         due_at=following,
-        wake_at=None if policy.exclusive else following,
+        wake_at=following if policy.cancels or not policy.exclusive else None,
         ended=following is None and rule.schedule.kind != "never",
     )
 
@@ -259,6 +126,10 @@ def _answer(plan: Plan, rule: Rule, horizon: datetime, budget: int) -> None:
         if plan.live:
             _still_owed(plan, rule, horizon, "busy")
             return
+    elif rule.policy.max_running is not None:
+        _full_part(plan, rule, horizon, budget)
+        if plan.waits_for is not None:
+            return
     if rule.policy.catchup_window is not None:
         floor = plan.standing.now - timedelta(seconds=rule.policy.catchup_window)
         _span(plan, rule, min(floor - _TICK, horizon), "window")
@@ -269,7 +140,8 @@ def _while_busy(plan: Plan, rule: Rule, horizon: datetime) -> None:
     """Nothing is decided while the place is taken, except what no answer can give to execution any more.
 
     Under ``skip`` with ``none`` that is the part in which nobody was up: known busy up to ``seen_at``, known
-    busy again since ``busy_at``; what lies between was missed and cannot become a run.
+    busy again since ``busy_at``; what lies between was missed and cannot become a run. Under ``cancel`` what
+    fell due since the present run has been busy asks it to stop.
     """
     standing = plan.standing
     gap_ends = standing.busy_at
@@ -278,7 +150,37 @@ def _while_busy(plan: Plan, rule: Rule, horizon: datetime) -> None:
         if gap_ends > gap_begins:
             _span(plan, rule, min(gap_begins, horizon), "overlap")
             _span(plan, rule, min(gap_ends, horizon), "missed")
+    if rule.policy.overlap == "cancel":
+        asking_at = rule.next(_since(plan))
+        plan.asks = asking_at is not None and asking_at <= horizon
     _still_owed(plan, rule, horizon, "busy")
+
+
+def _since(plan: Plan) -> datetime:
+    """From here on whatever falls due does so while the present run is busy."""
+    return max(plan.cursor_at, plan.busy_at or plan.cursor_at)
+
+
+def _full_part(plan: Plan, rule: Rule, horizon: datetime, budget: int) -> None:
+    """Answer what fell due while as many runs were live as may be, in the way that is usual for the job's catch-up.
+
+    Each, one after the other, with ``all``; the newest with ``latest``; a span ``overlap`` with ``none``.
+    """
+    if plan.full:
+        plan.seen_at = plan.standing.now
+    seen_at = plan.seen_at or plan.standing.seen_at
+    first = rule.next(plan.cursor_at)
+    until = min(seen_at, horizon) if seen_at else plan.cursor_at
+    if first is None or first > until:
+        return
+    if rule.answer == "none":
+        _span(plan, rule, until, "overlap")
+    elif rule.answer == "all":
+        _each(plan, rule, first, until, budget)
+    else:
+        plan.waits_for = _hindrance(plan, rule, True, budget, 0)
+        if plan.waits_for is None:
+            _newest(plan, rule, until)
 
 
 def _busy_part(plan: Plan, rule: Rule, horizon: datetime, budget: int) -> None:
@@ -331,6 +233,8 @@ def _hindrance(plan: Plan, rule: Rule, punctual: bool, budget: int, free: int) -
     """Why the next run has to wait, if it has to."""
     if rule.policy.exclusive and plan.live:
         return "busy"
+    if plan.full:
+        return "limit"
     if not rule.policy.exclusive and not punctual and free <= 0:
         return "limit"
     return "more" if budget <= 0 else None
@@ -529,6 +433,8 @@ def _look_ahead(plan: Plan) -> None:
         plan.wake_at = now + PAUSE_AT_LIMIT
     elif plan.waits_for == "busy" or (plan.live and rule.policy.exclusive):
         plan.wake_at = None
+        if rule.policy.cancels and not plan.asks and not rule.paused:
+            plan.wake_at = rule.next(_since(plan))
     elif plan.waits_for == "more":
         plan.wake_at = now
     else:

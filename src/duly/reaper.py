@@ -14,6 +14,7 @@ import psycopg
 from duly import crash
 from duly.completions import facts_of, words_of
 from duly.ledger import Ended, Finished, Ledger
+from duly.stops import ask_durable
 from duly.telemetry import Events
 
 log = logging.getLogger("duly.reaper")
@@ -41,17 +42,21 @@ class Reaper:
         self._on_behind = on_behind
 
     async def reap(self) -> list[Finished]:
-        """End what is lost, say so, and return it. Raises what the database raises; nothing is half done then."""
+        """End what is lost, say so, and return it; ask what is in the way of a durable job's next run to stop.
+
+        Raises what the database raises; nothing is half done then.
+        """
         database = self._ledger.database
         async with database.connection() as connection:
             lost = await self._ledger.lost(connection)
         if lost:
             crash.point("reap.picked")
-        ended = await self._end(lost)
+        asked = await ask_durable(self._ledger)
+        ended = [*await self._end(lost), *asked.ended]
         for one in ended:
             for word in words_of(one):
                 self._events.emit(word, **facts_of(one))
-        if any(one.ready for one in ended):
+        if asked.told or any(one.ready for one in ended):
             self._on_ready()
         if any(one.behind for one in ended):
             self._on_behind()

@@ -103,7 +103,7 @@ class Ended:
 
     key: Key
     attempt: int
-    worker: UUID
+    worker: UUID | None
     outcome: str
     result: Any = None
     error: Mapping[str, str] | None = None
@@ -273,6 +273,7 @@ def _cursor_arrays(plans: Sequence[Plan]) -> dict[str, list[Any]]:
         "live_at": [p.live_at for p in plans],
         "busy_at": [p.busy_at for p in plans],
         "amended": [p.amended for p in plans],
+        "seen_at": [p.seen_at for p in plans],
     }
 
 
@@ -348,6 +349,11 @@ def key_arrays(keys: Sequence[Key]) -> dict[str, list[Any]]:
         "scheduled_at": [key.scheduled_at for key in keys],
         "trigger_id": [key.trigger_id for key in keys],
     }
+
+
+def asked_to_stop(reason: str) -> dict[str, str]:
+    """The error of an attempt that ended because it was asked to."""
+    return {"class": "Cancelled", "message": f"asked to stop: {reason}"}
 
 
 def key_of(row: Row) -> Key:

@@ -18,6 +18,45 @@ select revisions.job_id, revisions.revision, revisions.schedule_id, revisions.po
   join duly.revisions on revisions.job_id = wanted.job_id and revisions.revision >= wanted.revision
  order by revisions.job_id, revisions.revision
 
+-- name: live_runs
+-- How many runs of each job are live, for jobs that bound them. Under the cursor's lock none can be added.
+select runs.job_id, count(runs.job_id) as live
+  from duly.runs
+ where runs.job_id = any(%(job_ids)b::bigint[])
+   and runs.state in ('queued', 'running', 'asleep', 'parked')
+ group by runs.job_id
+
+-- name: overdue_durable
+-- Durable jobs with overlap "cancel" that are busy and owe something, whose run was not asked to stop yet.
+select cursors.job_id
+  from duly.cursors
+  join duly.policies on policies.id = cursors.policy_id
+  join duly.runs on runs.job_id = cursors.job_id and runs.scheduled_at = cursors.live_at
+                and runs.trigger_id = cursors.live_trigger
+ where cursors.live_at is not null
+   and cursors.due_at <= duly.now(%(at)s::timestamptz, %(shift)s::double precision)
+   and policies.mechanism = 'durable'
+   and policies.definition ->> 'overlap' = 'cancel'
+   and runs.cancel_at is null
+ order by cursors.job_id
+ limit %(limit)s::integer
+
+-- name: holders
+-- The runs that hold the places of these jobs, whose cursors the caller has locked.
+select cursors.job_id, cursors.live_at as scheduled_at, cursors.live_trigger as trigger_id
+  from duly.cursors
+ where cursors.job_id = any(%(job_ids)b::bigint[])
+   and cursors.live_at is not null
+
+-- name: asked
+-- Attempts of this worker that were asked to stop, and why.
+select runs.job_id, runs.scheduled_at, runs.trigger_id, runs.attempt, runs.cancel_reason as reason,
+       (select policies.cancel_grace from duly.policies where policies.id = runs.policy_id) as grace
+  from duly.runs
+ where runs.state = 'running'
+   and runs.worker = %(worker)s::uuid
+   and runs.cancel_at is not null
+
 -- name: live_caught_up
 -- How many caught-up runs of each job are live, for jobs without an exclusive place.
 select runs.job_id, count(runs.job_id) as live
@@ -84,19 +123,26 @@ select duly.clock(%(at)s::timestamptz, %(shift)s::double precision) as now,
                 limit 1) as first) as at
 
 -- name: lost
--- Running attempts whose worker is gone, or whose time ran out long ago, apart from those that are just being ended.
+-- Running attempts whose worker is gone, whose time ran out long ago, or that were asked to stop and did not within their
+-- grace, apart from those that are just being ended.
 -- seen_at is the last sign of life, up to which the job is known to have been busy.
 select runs.job_id, runs.scheduled_at, runs.trigger_id, runs.attempt, runs.worker,
        least(coalesce(processes.last_seen_at, runs.started_at),
              duly.clock(%(at)s::timestamptz, %(shift)s::double precision)) as seen_at,
-       case when processes.expires_at >= duly.now(%(at)s::timestamptz, %(shift)s::double precision)
-            then 'timed_out' else 'lost' end as outcome
+       case when coalesce(processes.expires_at < duly.now(%(at)s::timestamptz, %(shift)s::double precision), true)
+            then 'lost'
+            when runs.deadline_at < duly.now(%(at)s::timestamptz, %(shift)s::double precision) then 'timed_out'
+            else 'cancelled' end as outcome,
+       runs.cancel_reason as reason
   from duly.runs
   left join duly.processes on processes.id = runs.worker
  where runs.state = 'running'
    and (processes.id is null
         or processes.expires_at < duly.now(%(at)s::timestamptz, %(shift)s::double precision)
-        or runs.deadline_at < duly.now(%(at)s::timestamptz, %(shift)s::double precision))
+        or runs.deadline_at < duly.now(%(at)s::timestamptz, %(shift)s::double precision)
+        or runs.cancel_at < duly.now(%(at)s::timestamptz, %(shift)s::double precision)
+                            - (select policies.cancel_grace from duly.policies where policies.id = runs.policy_id)
+                            * interval '1 second')
  limit %(limit)s::integer for no key update of runs skip locked
 
 -- name: trigger_known

@@ -78,11 +78,12 @@ class Settings:
                 f"{self.lease:g} s less lease_renew): a leader would stop proposing between two renewals; "
                 "renew more than twice within a lease"
             )
-        if not DECISION_BOUND < self.lease_trust:
+        if not self.lease_trust > DECISION_BOUND:
             raise DefinitionError(
                 f"a decision may take {DECISION_BOUND:g} s, which is not less than the trust of {self.lease_trust:g} s "
                 f"(lease {self.lease:g} s less lease_renew {self.lease_renew:g} s): a stalled one would hold up "
-                f"whoever takes over; make lease longer than {DECISION_BOUND + self.lease_renew:g} s or renew more often"
+                f"whoever takes over; make lease longer than {DECISION_BOUND + self.lease_renew:g} s, or renew "
+                "more often"
             )
 
     @classmethod

@@ -27,6 +27,7 @@ EVENTS: Mapping[str, str] = {
     "retrying": "an attempt ended in an error and another will follow",
     "lost": "an attempt's worker is gone",
     "fenced": "an attempt had lost its run; its outcome was not recorded",
+    "cancelling": "an attempt was asked to stop",
     "cancelled": "an attempt was cancelled",
     "timed_out": "an attempt ran out of its time",
     "asleep": "an attempt ended because its run sleeps or waits; it goes on later",

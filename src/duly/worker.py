@@ -33,7 +33,7 @@ from duly.executors.http import run_http
 from duly.executors.in_process import Task, Threads, run_task
 from duly.executors.shell import TERM_GRACE, run_shell
 from duly.ledger import Claimed, Ended, Finished, Hands, Key, Ledger
-from duly.records import PERSON
+from duly.records import PERSON, asked_to_stop, key_of
 from duly.run import Run
 from duly.settings import Settings
 from duly.tasks import HTTP, SHELL
@@ -43,6 +43,7 @@ from duly.transactions import Effects, Tills
 
 BATCH = 100
 SHORTEST = 0.01
+ASKED_EVERY = 0.2  # seconds between two looks for attempts that were asked to stop, while any runs
 NEAR = 60.0  # a retry that is nearer than this gets a timer of its own
 LAST_WORDS = 10.0  # how long a draining worker tries to record what has ended
 _GATHER = 0.002  # when every place was taken: what is given back meanwhile is filled in one claim
@@ -150,7 +151,7 @@ class Worker:
         self._changed = asyncio.Event()
         self._held: dict[tuple[Key, int], _Held] = {}  # claimed and not yet recorded
         self._live: dict[tuple[Key, int], asyncio.Task[None]] = {}  # of these, those whose task still runs
-        self._wake_at = self._adopt_at = 0.0
+        self._wake_at = self._adopt_at = self._asked_at = 0.0
         self._early = SHORTEST
 
     @property
@@ -286,6 +287,9 @@ class Worker:
         if now >= self._adopt_at:
             await self._adopt()
             self._adopt_at = now + self._settings.heartbeat
+        if self._live and now >= self._asked_at:
+            self._asked_at = now + ASKED_EVERY
+            await self._stop_asked()
         self._clogged = self._completions.waiting > GROUP
         if self._places.starve() or self._clogged:
             with suppress(TimeoutError):
@@ -387,6 +391,16 @@ class Worker:
             self._places.give_back(room - len(found))
         for one in found:
             self._begin(one, worker, generation)
+
+    async def _stop_asked(self) -> None:
+        """Tell the attempts that the ledger was asked to stop; each has its grace to end in."""
+        async with self._ledger.database.connection() as connection:
+            rows = await self._ledger.database.rows(connection, "records", "asked", worker=self._identity())
+        for row in rows:
+            held = self._held.get((key_of(row), row["attempt"]))
+            if held is not None and held.attempt in self._live and held.stop.reason is None:
+                self._say("cancelling", held, asked_to_stop(row["reason"]))
+                held.stop.ask("cancelled", patience=row["grace"], words=row["reason"])
 
     # ------------------------------------------------------------------ one attempt
 
@@ -536,6 +550,8 @@ def _ended(held: _Held, end: Ending) -> Ended:
     if end.stopped and held.stop.reason == "timed_out":
         outcome = "timed_out"
         error = fault("TaskTimeout", f"the attempt ran longer than its timeout of {policy.timeout or 0:g} s")
+    elif end.stopped and held.stop.reason == "cancelled":
+        outcome, error = "cancelled", asked_to_stop(held.stop.words or "")
     elif end.stopped:
         outcome = "lost"
         error = fault("Drained", "the worker was shut down before the attempt ended; its outcome is unknown")

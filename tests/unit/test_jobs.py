@@ -99,7 +99,12 @@ def test_contradictions_are_refused_with_the_reason(answers: dict[str, Any], rea
 @pytest.mark.parametrize(
     ("answers", "reason"),
     [
-        ({"overlap": "cancel", "catchup": "latest"}, "not in this version yet"),
+        ({"overlap": "cancel", "catchup": "all"}, "drops some"),
+        ({"overlap": "cancel", "catchup": "latest", "catchup_limit": 2}, "one run live at a time"),
+        ({"overlap": "queue", "max_running": 2}, "does not say what becomes of the others"),
+        ({"overlap": "allow", "max_running": 1}, "two or more"),
+        ({"overlap": "allow", "max_running": 0}, "max_running must be"),
+        ({"cancel_grace": 0}, "cancel_grace must be 0.1 s"),
         ({"lease": "main"}, 'mechanism="leader"'),
         ({"mechanism": "durable", "overlap": "allow"}, "sets the timer of the next"),
         ({"mechanism": "raft"}, "no answer to mechanism"),
@@ -131,7 +136,7 @@ def test_contradictions_are_refused_with_the_reason(answers: dict[str, Any], rea
         ({"backoff": {"first": float("inf")}}, "are numbers"),
         ({"backoff": {"factor": 0.5}}, "factor is 1 or more"),
         ({"graze": 5}, "graze is no parameter of a job; did you mean grace"),
-        ({"zzz": 5, "yyy": 1}, "yyy, zzz are no parameters of a job; known are args, backoff, catchup"),
+        ({"zzz": 5, "yyy": 1}, "yyy, zzz are no parameters of a job; known are args, backoff, cancel_grace"),
         ({"schedule": 5}, "is no schedule"),
         ({"schedule": cron(NIGHT, "UTC"), "tz": "Europe/Berlin"}, "contradicts the schedule's own zone"),
         ({"schedule": cron(NIGHT, "UTC"), "dst_gap": "skip"}, "give them to cron"),

@@ -21,17 +21,22 @@ TRACE_LIMIT = 8192
 
 
 class Stop:
-    """Why an attempt must end before its task is done. Asked once; used on the worker's loop alone."""
+    """Why an attempt must end before its task is done. Asked once; used on the worker's loop alone.
+
+    ``patience`` is how many seconds it may take, None for what is usual; ``words`` say more than the reason.
+    """
 
     def __init__(self) -> None:
         self.reason: str | None = None
+        self.patience: float | None = None
+        self.words: str | None = None
         self._listeners: list[Callable[[], None]] = []
 
-    def ask(self, reason: str) -> None:
+    def ask(self, reason: str, *, patience: float | None = None, words: str | None = None) -> None:
         """Ask the attempt to end; the first reason stays."""
         if self.reason is not None:
             return
-        self.reason = reason
+        self.reason, self.patience, self.words = reason, patience, words
         for listener in self._listeners:
             listener()
 

@@ -202,21 +202,27 @@ def _called(task: Task, run: Run) -> Any:
 
 
 async def _end_of(work: asyncio.Future[Any], run: Run, stop: Stop, cancel_grace: float | None) -> Ending:
-    """Wait for ``work``; after a stop wait ``cancel_grace`` seconds more, None for what cannot be cancelled."""
+    """Wait for ``work``; after a stop wait ``cancel_grace`` seconds more, None for what cannot be cancelled.
+
+    A stop that has patience waits for that long instead; what cannot be cancelled may come to its own end meanwhile.
+    """
     loop = asyncio.get_running_loop()
     over: asyncio.Future[bool] = loop.create_future()  # its value: was the work ended early?
 
     def stopped() -> None:
         if work.done() or over.done():
             return
-        work.remove_done_callback(done)
-        if cancel_grace is None:
+        grace = cancel_grace if stop.patience is None else stop.patience
+        if grace is None:
+            work.remove_done_callback(done)
             _give(over, True)
             return
-        work.cancel()
-        timer = loop.call_later(cancel_grace, _give, over, True)
-        work.add_done_callback(lambda _: _give(over, True))
+        timer = loop.call_later(grace, _give, over, True)
         over.add_done_callback(lambda _: timer.cancel())
+        if cancel_grace is not None:
+            work.remove_done_callback(done)
+            work.add_done_callback(lambda _: _give(over, True))
+            work.cancel()
 
     def done(_: asyncio.Future[Any]) -> None:
         _give(over, False)

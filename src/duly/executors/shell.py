@@ -121,17 +121,17 @@ class _Bell:
 async def run_shell(task: Mapping[str, Any], run: Run, stop: Stop, threads: Threads) -> Ending:
     """Run one attempt of a shell command until it ends, or until it is asked to stop.
 
-    Then its process group is sent TERM and, after five seconds, KILL.
+    Then its process group is sent TERM and, after five seconds or the stop's own patience, KILL.
     """
     bell = _Bell()
-    work = threads.submit(lambda: _attend(Command.load(task), run, bell.reader))
+    work = threads.submit(lambda: _attend(Command.load(task), run, bell.reader, stop))
     work.add_done_callback(bell.close)
     stop.then(bell.ring)
     ended = await work
     return Ending(error=described(ended.error)) if isinstance(ended, Raised) else cast(Ending, ended)
 
 
-def _attend(command: Command, run: Run, bell: int) -> Ending:
+def _attend(command: Command, run: Run, bell: int, stop: Stop) -> Ending:
     """In a thread: spawn, read, wait; the bell rings when the command is to be stopped."""
     try:
         process = _spawn(command, _environment(command, run))
@@ -142,7 +142,7 @@ def _attend(command: Command, run: Run, bell: int) -> Ending:
     with process.stdout as pipe, _watch(process, pipe, bell) as watch:
         stopped = watch.read(excerpt)
         if stopped:
-            watch.end(excerpt)
+            watch.end(excerpt, TERM_GRACE if stop.patience is None else stop.patience)
     with contextlib.suppress(subprocess.TimeoutExpired):  # one that may not be signalled is left to itself
         process.wait(TERM_GRACE)
     output = excerpt.output() if excerpt.size else None
@@ -273,11 +273,11 @@ class _Watch:
         self._drain(excerpt)
         return False
 
-    def end(self, excerpt: Excerpt) -> None:
-        """TERM to the group; after five seconds, KILL to whatever is left of it."""
+    def end(self, excerpt: Excerpt, patience: float) -> None:
+        """TERM to the group; after so many seconds, KILL to whatever is left of it."""
         group = self.process.pid
         _signal(group, signal.SIGTERM)
-        until = time.monotonic() + TERM_GRACE
+        until = time.monotonic() + patience
         while time.monotonic() < until and (self.process.poll() is None or _signal(group, 0)):
             self._turn(excerpt, _LOOK)
         _signal(group, signal.SIGKILL)

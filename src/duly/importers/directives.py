@@ -152,6 +152,8 @@ _KEYS: Mapping[str, Callable[[str], Any]] = {
     "catchup_window": str,
     "catchup_limit": _number,
     "overlap": str,
+    "cancel_grace": str,
+    "max_running": _number,
     "on_resume": str,
     "dst_gap": str,
     "dst_fold": str,

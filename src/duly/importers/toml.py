@@ -368,6 +368,8 @@ PARAMETERS: Mapping[str, tuple[Mapping[str, Any], str]] = {
     "catchup_window": (_DURATION, "how old a missed occurrence may be"),
     "catchup_limit": (_COUNT, "how many caught-up runs may be live at once"),
     "overlap": ({"enum": list(get_args(Overlap))}, "the previous run is still going"),
+    "cancel_grace": (_DURATION, "how long a run that was asked to stop may take for it"),
+    "max_running": (_COUNT, "how many runs may be live at once, for overlap allow"),
     "on_resume": ({"enum": [*get_args(Catchup), True, False]}, "what of the time in which it was paused"),
     "mechanism": (_TEXT, "who may propose a decision"),
     "lease": (_TEXT, "which lease, for mechanism leader"),

@@ -24,7 +24,7 @@ _HEAD = (
     "# duly-default: dialect=duly format=user",
 )
 _PLAIN = ("grace", "catchup_window", "on_resume", "mechanism", "lease", "max_attempts", "on_lost", "max_lost",
-          "timeout", "queue", "priority")  # fmt: skip
+          "timeout", "queue", "priority", "cancel_grace", "max_running")  # fmt: skip
 _USUAL = {name: each.default for name, each in signature(make_policy).parameters.items()}
 
 
@@ -188,7 +188,7 @@ def _policy(policy: Mapping[str, Any]) -> dict[str, Any]:
     if policy["catchup_limit"] != (10 if policy["overlap"] == "allow" else 1):
         answers["catchup_limit"] = policy["catchup_limit"]
     for name in _PLAIN:
-        if policy[name] != _USUAL[name]:
+        if policy.get(name, _USUAL[name]) != _USUAL[name]:
             answers[name] = str(policy[name]).removesuffix(".0")
     backoff = dict(policy["backoff"])
     if backoff != {name: getattr(Backoff(), name) for name in backoff}:

@@ -1,0 +1,161 @@
+"""What the planner takes and gives: rules, the standing of a job, and the plan that answers it. Pure values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Literal
+
+from duly.jobs import Catchup, Policy
+from duly.schedules import Schedule, difference
+
+Verdict = Literal["on_time", "caught_up"]
+Reason = Literal["busy", "limit", "paused", "more", "zones"]
+
+_REMEMBERED = 64
+"""For how many instants a rule remembers what comes next."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rule:
+    """One revision as the planner needs it: what it yields, what it answers, and when it stops being in force.
+
+    A revision that was paused until an instant of its own is two rules: the paused part and what follows.
+    ``on_resume`` is what a person answered for the paused part, where that is not the policy's word. Jobs that
+    share a rule ask for the same instants, so it remembers the latest ones it was asked for.
+    """
+
+    revision: int
+    schedule: Schedule
+    policy: Policy
+    schedule_id: int = 0
+    policy_id: int = 0
+    until_at: datetime | None = None
+    paused: bool = False
+    on_resume: Catchup | None = None
+    removed: bool = False
+    poisoned: bool = False
+    exclude: Schedule | None = None
+    kept: Schedule = field(init=False, repr=False, compare=False)
+    _known: dict[datetime, datetime | None] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+
+    def __post_init__(self) -> None:
+        kept = self.schedule if self.exclude is None else difference(self.schedule, self.exclude)
+        object.__setattr__(self, "kept", kept)
+
+    @property
+    def barred(self) -> Schedule:
+        """The nominal instants that ``exclude`` takes out: they get a verdict and never a run."""
+        return difference(self.schedule, self.kept)
+
+    @property
+    def answer(self) -> Catchup:
+        """The answer for what nobody decided in time; for a paused part it is that of the resume."""
+        if self.paused:
+            return self.on_resume or self.policy.on_resume
+        return self.policy.catchup
+
+    def next(self, after: datetime) -> datetime | None:
+        """The first instant strictly after ``after`` that is not excluded."""
+        try:
+            return self._known[after]
+        except KeyError:
+            if len(self._known) >= _REMEMBERED:
+                self._known.clear()
+            found = self._known[after] = self.kept.next(after)
+            return found
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Standing:
+    """Where a job stands: its cursor row as read under the lock, and the database's instant read after it.
+
+    ``rules`` begins with the revision at the cursor and goes on to the newest. ``live`` says whether the
+    exclusive place is taken; ``live_caught_up`` how many caught-up runs are live (non-exclusive jobs), and
+    ``live_runs`` how many of any kind (jobs with ``max_running``).
+    ``foreign`` says that a rule was made with newer zone data than this process has.
+    """
+
+    job_id: int
+    cursor_at: datetime
+    now: datetime
+    rules: Sequence[Rule]
+    seen_at: datetime | None = None
+    busy_at: datetime | None = None
+    due_at: datetime | None = None
+    live: bool = False
+    live_caught_up: int = 0
+    live_runs: int = 0
+    foreign: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlannedRun:
+    """An occurrence that is given to execution; it stands for ``count`` instants from ``first`` on."""
+
+    scheduled_at: datetime
+    lo: datetime
+    verdict: Verdict
+    rule: Rule
+    count: int = 1
+    first: datetime | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlannedSpan:
+    """Consecutive occurrences in ``(lo, hi]`` that are not given to execution, with cause and count."""
+
+    lo: datetime
+    hi: datetime
+    count: int
+    cause: str
+    rule: Rule
+    into_at: datetime | None = None
+
+
+@dataclass(kw_only=True, slots=True)
+class Plan:
+    """What a decision means for one job: its tiles, and the cursor row afterwards.
+
+    ``asks`` says that the run in the job's place is to be asked to stop; ``seen_at``, that all the places of a job
+    which may have several were seen to be taken up to now.
+    """
+
+    standing: Standing
+    cursor_at: datetime
+    rule: Rule
+    runs: list[PlannedRun] = field(default_factory=list)
+    spans: list[PlannedSpan] = field(default_factory=list)
+    live: bool = False
+    live_at: datetime | None = None
+    busy_at: datetime | None = None
+    due_at: datetime | None = None
+    wake_at: datetime | None = None
+    waits_for: Reason | None = None
+    ended: bool = False
+    asks: bool = False
+    seen_at: datetime | None = None
+
+    @property
+    def full(self) -> bool:
+        """Are as many runs live as may be at once?"""
+        most = self.rule.policy.max_running
+        return most is not None and self.standing.live_runs + len(self.runs) >= most
+
+    @property
+    def timer_at(self) -> datetime | None:
+        """When a durable job fires next: it has a timer, and no scheduler looks at it."""
+        return self.wake_at if self.rule.policy.mechanism == "durable" else None
+
+    @property
+    def amended(self) -> bool:
+        """Does the cursor afterwards stand in a pause?"""
+        return self.rule.paused
+
+    @property
+    def moved(self) -> bool:
+        """Does the plan move the cursor or step to another revision?"""
+        return self.cursor_at != self.standing.cursor_at or self.rule is not self.standing.rules[0]

@@ -1,0 +1,77 @@
+"""Who is asked to stop: a live run that makes place for a newer one, or that a person ends.
+
+To ask is a note on the run; from then on it is not tried again. Its worker sees the note, tells the task, and records
+how the attempt ended; one that has not ended when its grace is over is fenced off by whoever keeps house. A run that
+nobody runs at the moment (ready, asleep, parked) ends at once, by the one exit of all runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from duly.ledger import Ended, Finished, Key, Ledger
+from duly.planner import decide
+from duly.postgres import Connection
+from duly.records import asked_to_stop, key_arrays, key_of
+
+OVERDUE = 'the next occurrence was due, and overlap is "cancel"'
+BY_HAND = 'somebody asked for another run, and overlap is "cancel"'
+_AT_ONCE = 100
+"""Durable jobs that one round looks at."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Asked:
+    """Runs that were asked to stop: those whose workers are told, and those that ended at once."""
+
+    told: Sequence[Key] = ()
+    ended: Sequence[Finished] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.told or self.ended)
+
+
+async def ask(ledger: Ledger, connection: Connection, keys: Sequence[Key], reason: str) -> Asked:
+    """Ask those of these runs that are live to stop; the first reason stays. The caller holds their jobs' cursors."""
+    rows = await ledger.database.rows(
+        connection, "edits", "ask_to_stop", reason=reason[:2000], **key_arrays(keys)
+    )
+    idle = [row for row in rows if row["worker"] is None]
+    ended = [
+        Ended(
+            key=key_of(row),
+            attempt=row["attempt"],
+            worker=None,
+            outcome="cancelled",
+            error=asked_to_stop(reason),
+        )
+        for row in idle
+    ]
+    told = [key_of(row) for row in rows if row["worker"] is not None]
+    return Asked(told=told, ended=await ledger.finish(connection, ended))
+
+
+async def ask_holders(ledger: Ledger, connection: Connection, job_ids: Sequence[int], reason: str) -> Asked:
+    """Ask whatever holds the exclusive places of these jobs to stop; the caller holds the jobs' cursors."""
+    if not job_ids:
+        return Asked()
+    rows = await ledger.database.rows(connection, "records", "holders", job_ids=list(job_ids))
+    return await ask(ledger, connection, [key_of(row) for row in rows], reason)
+
+
+async def ask_durable(ledger: Ledger) -> Asked:
+    """Ask the runs of durable jobs to stop that are in the way of their next: no scheduler ever looks at those."""
+    async with ledger.database.connection() as connection:
+        rows = await ledger.database.rows(connection, "records", "overdue_durable", limit=_AT_ONCE)
+    told: list[Key] = []
+    ended: list[Finished] = []
+    for row in rows:
+        async with ledger.database.transaction("begin_finish") as connection:
+            due = await ledger.due_job(connection, row["job_id"])
+            standings, _ = await ledger.standings(connection, [due] if due else [])
+            asking = [one.job_id for one in standings if decide(one).asks]
+            asked = await ask_holders(ledger, connection, asking, OVERDUE)
+        told.extend(asked.told)
+        ended.extend(asked.ended)
+    return Asked(told=told, ended=ended)
