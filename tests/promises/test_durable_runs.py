@@ -116,6 +116,28 @@ async def test_the_exclusive_place_is_kept_through_a_sleep(laboratory: Open) -> 
         assert ("04:00", "run", None, 1) in verdicts
 
 
+@pytest.mark.parametrize("mechanism", ["database", "leader", "durable"])
+async def test_scheduled_runs_of_every_mechanism_remember(laboratory: Open, mechanism: str) -> None:
+    """Each occurrence has a history of its own, one after the other, and knows what the one before it left."""
+    app, done = Duly(), []
+
+    @app.job("0 * * * *", catchup="all", name="hourly", mechanism=mechanism)
+    async def hourly(run: Run) -> int:
+        number = await run.step(lambda: (run.previous.result if run.previous else 0) + 1)
+        await run.sleep("90m")
+        await run.step(done.append, (number, f"{run.scheduled_at:%H:%M}"))
+        return int(number)
+
+    async with laboratory(app, at="2027-03-01T00:30:00Z") as t:
+        await t.advance(to="2027-03-01T05:45:00Z")
+        runs = await t.runs("hourly")
+        assert [(run["state"], outcomes(run)) for run in runs[:3]] == [
+            ("succeeded", ["asleep", "succeeded"])
+        ] * 3
+        assert done == [(1, "01:00"), (2, "02:00"), (3, "03:00")]
+        assert [run["finished_at"][11:16] for run in runs[:3]] == ["02:30", "04:00", "05:30"]
+
+
 async def test_a_failed_attempt_is_tried_again_from_its_last_step_and_sleeps_are_no_failures(
     laboratory: Open,
 ) -> None:
