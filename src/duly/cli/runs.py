@@ -180,6 +180,6 @@ def signal_run(options: Options, run: str, name: str, payload: Any, key: str | N
     if options.json:
         document(sent.document())
     else:
-        word = "would be told" if dry_run else "was told" if sent.created else "had been told already"
+        word = "would be told" if dry_run else "was told" if sent.created else "had been told before:"
         line(f"{sent.run} {word} {name}")
     return 0
