@@ -70,14 +70,16 @@ with page as materialized (
      where (%(id)s::bigint is null or jobs.id = %(id)s::bigint)
        and case when %(id)s::bigint is not null then true
                 when %(state)s::text is null then jobs.state <> 'removed'
-                when %(state)s::text in ('active', 'paused') then
-                     jobs.state = 'active'
-                     and (%(state)s::text = 'paused')
-                         = (select revisions.paused
-                                   and (revisions.resumes_at is null
-                                        or revisions.resumes_at > duly.now(%(at)s::timestamptz, %(shift)s::double precision))
-                              from duly.revisions where revisions.job_id = jobs.id
-                             order by revisions.revision desc limit 1)
+                when jobs.state = 'active' then
+                     %(state)s::text
+                     = (select case when revisions.held then 'held'
+                                    when revisions.paused
+                                         and (revisions.resumes_at is null
+                                              or revisions.resumes_at > duly.now(%(at)s::timestamptz,
+                                                                                 %(shift)s::double precision))
+                                    then 'paused' else 'active' end
+                          from duly.revisions where revisions.job_id = jobs.id
+                         order by revisions.revision desc limit 1)
                 else jobs.state = %(state)s::text end
        and (%(match)s::text is null or jobs.name ~ %(match)s::text)
        and (%(after_id)s::bigint is null
@@ -86,11 +88,13 @@ with page as materialized (
      limit %(limit)s::integer
 )
 select page.id, page.namespace, page.name, page.owner, page.source, page.generation, page.reason,
-       case when page.state = 'active' and newest.paused
+       case when page.state = 'active' and newest.held then 'held'
+            when page.state = 'active' and newest.paused
                  and (newest.resumes_at is null
                       or newest.resumes_at > duly.now(%(at)s::timestamptz, %(shift)s::double precision))
             then 'paused' else page.state end as state,
-       newest.revision, newest.from_at, newest.author, newest.args, newest.resumes_at, newest.reason as pause_reason,
+       newest.revision, newest.from_at, newest.author, newest.args, newest.resumes_at, newest.held,
+       newest.reason as pause_reason,
        policies.definition as policy, schedules.definition as schedule, schedules.tzdata,
        cursors.cursor_at, cursors.revision as cursor_revision, cursors.live_at, cursors.live_trigger,
        place.state as live_state, coalesce(place.started_at, place.created_at) as live_since,
@@ -100,7 +104,7 @@ select page.id, page.namespace, page.name, page.owner, page.source, page.generat
   from page
   join lateral (
        select revisions.revision, revisions.from_at, revisions.author, revisions.args, revisions.paused,
-              revisions.resumes_at, revisions.reason, revisions.policy_id, revisions.schedule_id
+              revisions.held, revisions.resumes_at, revisions.reason, revisions.policy_id, revisions.schedule_id
          from duly.revisions
         where revisions.job_id = page.id
         order by revisions.revision desc

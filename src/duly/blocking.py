@@ -31,6 +31,7 @@ from duly.registration import Applied
 from duly.schedules import Schedule
 from duly.settings import Settings
 from duly.signals import Sent
+from duly.skips import Skipped
 
 
 class SyncJobs:
@@ -102,6 +103,26 @@ class SyncJobs:
         return driven(
             self._jobs.resume(name, match=match, tag=tag, on_resume=on_resume, reason=reason, dry_run=dry_run)
         )
+
+    def hold(self, name: str, *, reason: str | None = None) -> Paused:
+        """Let everything of a job wait until it is released. Raises NotFound, Conflict."""
+        return driven(self._jobs.hold(name, reason=reason))
+
+    def release(
+        self, name: str, owed: object, *, reason: str | None = None, dry_run: bool = False
+    ) -> Resumed:
+        """Let a held job go on, and say what of what is owed is to run. Raises NotFound."""
+        return driven(self._jobs.release(name, owed, reason=reason, dry_run=dry_run))
+
+    def skip(
+        self, name: str, at: datetime | str, *, reason: str | None = None, dry_run: bool = False
+    ) -> Skipped:
+        """Take one occurrence out that is not decided yet. Raises NotFound, Conflict."""
+        return driven(self._jobs.skip(name, at, reason=reason, dry_run=dry_run))
+
+    def unskip(self, name: str, at: datetime | str, *, dry_run: bool = False) -> Skipped:
+        """Give an occurrence back that was taken out. Raises NotFound, Conflict."""
+        return driven(self._jobs.unskip(name, at, dry_run=dry_run))
 
     def get(self, name: str) -> JobInfo:
         """One job. Raises NotFound."""

@@ -70,12 +70,12 @@ select given.job_id, 1, %(from_at)s::timestamptz, given.schedule_id, given.polic
 -- name: newest
 -- The newest promise of each job, read under the locks of their cursors.
 select jobs.id, jobs.name, jobs.generation, jobs.state, jobs.reason, revisions.revision, revisions.hash, revisions.paused,
-       revisions.resumes_at, revisions.from_at, revisions.definition, schedules.id as schedule_id,
+       revisions.held, revisions.resumes_at, revisions.from_at, revisions.definition, schedules.id as schedule_id,
        schedules.definition as schedule
   from duly.jobs
   join lateral (
-       select revisions.revision, revisions.hash, revisions.paused, revisions.resumes_at, revisions.from_at,
-              revisions.definition, revisions.schedule_id
+       select revisions.revision, revisions.hash, revisions.paused, revisions.held, revisions.resumes_at,
+              revisions.from_at, revisions.definition, revisions.schedule_id
          from duly.revisions
         where revisions.job_id = jobs.id
         order by revisions.revision desc
@@ -97,9 +97,10 @@ update duly.revisions
 -- name: add_revisions
 -- A job that is paused stays so, whatever its promise becomes.
 insert into duly.revisions (job_id, revision, from_at, schedule_id, policy_id, args, definition, hash, generation, author,
-                           paused, resumes_at, reason)
+                           paused, resumes_at, reason, held, on_resume)
 select given.job_id, given.revision, given.from_at, given.schedule_id, given.policy_id, given.args, given.definition,
-       given.hash, given.generation, %(author)s::text, coalesce(pause.paused, false), pause.resumes_at, pause.reason
+       given.hash, given.generation, %(author)s::text, coalesce(pause.paused, false), pause.resumes_at, pause.reason,
+       coalesce(pause.held, false), case when pause.held then pause.on_resume end
   from unnest(%(job_ids)b::bigint[], %(revisions)b::integer[], %(from_at)b::timestamptz[], %(schedule_ids)b::bigint[],
               %(policy_ids)b::bigint[], %(args)b::jsonb[], %(definitions)b::jsonb[], %(hashes)b::bytea[],
               %(generations)b::bigint[])
@@ -111,24 +112,25 @@ select given.job_id, given.revision, given.from_at, given.schedule_id, given.pol
    and (pause.resumes_at is null or pause.resumes_at > given.from_at)
 
 -- name: repeat_revisions
--- The same promise again from an instant on: paused, or in force once more.
+-- The same promise again from an instant on: paused, or in force once more. What a hold keeps back is all kept, until
+-- somebody says what is to become of it.
 insert into duly.revisions (job_id, revision, from_at, schedule_id, policy_id, args, definition, hash, generation, author,
-                           paused, resumes_at, reason)
+                           paused, resumes_at, reason, held, on_resume)
 select revisions.job_id, given.revision, given.from_at, revisions.schedule_id, revisions.policy_id, revisions.args,
        revisions.definition, revisions.hash, revisions.generation, %(author)s::text,
-       %(paused)s::boolean, %(resumes_at)s::timestamptz, %(reason)s::text
+       %(paused)s::boolean, %(resumes_at)s::timestamptz, %(reason)s::text, %(held)s::boolean,
+       case when %(held)s::boolean then 'all' end
   from unnest(%(job_ids)b::bigint[], %(revisions)b::integer[], %(from_at)b::timestamptz[])
        as given (job_id, revision, from_at)
   join duly.revisions on revisions.job_id = given.job_id and revisions.revision = given.revision - 1
 
 -- name: answer_pauses
--- What was paused is answered by this word and not by the policy's.
+-- What was kept back in these revisions is answered by this word and not by the policy's.
 update duly.revisions
    set on_resume = %(on_resume)s::text
   from unnest(%(job_ids)b::bigint[], %(revisions)b::integer[]) as given (job_id, revision)
  where revisions.job_id = given.job_id
    and revisions.revision = given.revision
-   and revisions.paused
 
 -- name: pauses
 -- The revisions of each job that its cursor has not left, newest first.
@@ -273,13 +275,14 @@ select jobs.name, jobs.owner, jobs.source, revisions.hash
 -- name: promises
 -- What is promised now, job by job, in the order of their names.
 select jobs.name, revisions.definition,
-       case when revisions.paused
+       case when revisions.held then 'held'
+            when revisions.paused
                  and (revisions.resumes_at is null
                       or revisions.resumes_at > duly.now(%(at)s::timestamptz, %(shift)s::double precision))
             then 'paused' else jobs.state end as state
   from duly.jobs
   join lateral (
-       select revisions.definition, revisions.paused, revisions.resumes_at
+       select revisions.definition, revisions.paused, revisions.held, revisions.resumes_at
          from duly.revisions
         where revisions.job_id = jobs.id
         order by revisions.revision desc
@@ -318,3 +321,33 @@ update duly.jobs
    set owner = %(owner)s::text
  where jobs.id = any(%(job_ids)b::bigint[])
    and jobs.owner is distinct from %(owner)s::text
+
+-- name: exceptions
+-- The occurrences of these jobs that are not to run and have no verdict yet.
+select exceptions.job_id, exceptions.scheduled_at, exceptions.author, exceptions.reason
+  from unnest(%(job_ids)b::bigint[], %(after)b::timestamptz[]) as wanted (job_id, after)
+  join duly.exceptions on exceptions.job_id = wanted.job_id and exceptions.scheduled_at > wanted.after
+ where exceptions.undone_at is null
+ order by exceptions.job_id, exceptions.scheduled_at
+
+-- name: skip
+-- One occurrence is not to run; one that was given back may be taken out again.
+insert into duly.exceptions (job_id, scheduled_at, author, reason, at)
+values (%(job_id)s::bigint, %(scheduled_at)s::timestamptz, %(author)s::text, %(reason)s::text, %(now)s::timestamptz)
+on conflict (job_id, scheduled_at) do update
+   set author    = excluded.author,
+       reason    = excluded.reason,
+       at        = excluded.at,
+       undone_at = null,
+       undone_by = null
+ where exceptions.undone_at is not null
+returning exceptions.job_id
+
+-- name: unskip
+update duly.exceptions
+   set undone_at = %(now)s::timestamptz,
+       undone_by = %(author)s::text
+ where exceptions.job_id = %(job_id)s::bigint
+   and exceptions.scheduled_at = %(scheduled_at)s::timestamptz
+   and exceptions.undone_at is null
+returning exceptions.job_id

@@ -44,6 +44,7 @@ from duly.registration import Applied
 from duly.schedules import Schedule
 from duly.settings import Settings, duration
 from duly.signals import Sent
+from duly.skips import Skipped, Skips
 
 KEPT = 1000
 """How many names each list of an ``apply`` holds at most; its counts are exact."""
@@ -171,6 +172,41 @@ class Jobs:
         )
         await database.nudge("duly_due")
         return done
+
+    async def hold(self, name: str, *, reason: str | None = None) -> Paused:
+        """Let everything of a job wait until ``release`` says what is to become of it. Raises NotFound, Conflict."""
+        which = Which(name=name)
+        return await Pauses(self._database()).pause(which, author=self._author, reason=reason, hold=True)
+
+    async def release(
+        self, name: str, owed: object, *, reason: str | None = None, dry_run: bool = False
+    ) -> Resumed:
+        """Let a job go on that is held or poisoned; ``owed`` says what of it is to run: the words of ``catchup``.
+
+        ``runs`` of the answer says how many runs that starts: ask with ``dry_run`` first. Raises NotFound.
+        """
+        database = self._database()
+        done = await Pauses(database).release(
+            name, owed=owed, author=self._author, reason=reason, dry_run=dry_run
+        )
+        await database.nudge("duly_due")
+        return done
+
+    async def skip(
+        self, name: str, at: datetime | str, *, reason: str | None = None, dry_run: bool = False
+    ) -> Skipped:
+        """Take one occurrence out that is not decided yet. Raises NotFound when it is none, Conflict when decided."""
+        when = instant(at)
+        assert when is not None
+        return await Skips(self._database()).skip(
+            name, when, author=self._author, reason=reason, dry_run=dry_run
+        )
+
+    async def unskip(self, name: str, at: datetime | str, *, dry_run: bool = False) -> Skipped:
+        """Give an occurrence back that was taken out. Raises NotFound, Conflict when it has its verdict."""
+        when = instant(at)
+        assert when is not None
+        return await Skips(self._database()).unskip(name, when, author=self._author, dry_run=dry_run)
 
     async def get(self, name: str) -> JobInfo:
         """One job with its revisions, next instants and live runs in ``document``. Raises NotFound."""

@@ -129,6 +129,12 @@ delete from duly.timers
  using taken
  where timers.job_id = taken.job_id
 
+-- name: amend
+-- Something concerns what comes next for a job that its cursor does not know: it is read before anything is decided.
+update duly.cursors
+   set amended = true
+ where cursors.job_id = %(job_id)s::bigint
+
 -- name: signalled
 -- A run that waits for a signal goes on: called by whoever holds its row and has just written the signal.
 update duly.runs

@@ -33,8 +33,10 @@ from duly.records import (
     idempotency_key,
     key_arrays,
     key_of,
+    parted,
     plan_arrays,
     run_id,
+    without,
 )
 from duly.schedules import Schedule, never, tzdata_version
 
@@ -119,6 +121,7 @@ class Ledger:
             schedules={one.row["schedule_id"] for one in due} | {r["schedule_id"] for r in rules},
             policies={one.row["policy_id"] for one in due} | {r["policy_id"] for r in rules},
         )
+        skips = await self._skips(connection, due)
         live = await self._live_caught_up(connection, due)
         every = await self._live_runs(connection, [one.row for one in due], rules)
         by_job: dict[int, list[Row]] = {}
@@ -128,20 +131,24 @@ class Ledger:
         broken: list[tuple[int, Exception]] = []
         for one in due:
             try:
-                standing = self._standing(one, by_job.get(one.job_id), live.get(one.job_id, 0))
+                standing = self._standing(
+                    one, by_job.get(one.job_id), live.get(one.job_id, 0), skips.get(one.job_id)
+                )
                 runs = every.get(one.job_id)
                 standings.append(standing if runs is None else replace(standing, live_runs=runs))
             except Exception as error:  # one bad job never stops another
                 broken.append((one.job_id, error))
         return standings, broken
 
-    def _standing(self, due: Due, rules: Sequence[Row] | None, live: int) -> Standing:
+    def _standing(
+        self, due: Due, rules: Sequence[Row] | None, live: int, skips: Sequence[Row] | None = None
+    ) -> Standing:
         row = due.row
         if rules is None:
             return self._standing_of(row, [self._ruling(row)], live)
         chain = [*(self._past_rule(r) for r in rules[:-1]), self._rule(rules[-1])]
-        parts = [part for rule, r in zip(chain, rules, strict=True) for part in _parted(rule, r, row)]
-        return self._standing_of(row, parts, live)
+        parts = [part for rule, r in zip(chain, rules, strict=True) for part in parted(rule, r, row)]
+        return self._standing_of(row, [without(part, skips) for part in parts] if skips else parts, live)
 
     def _standing_of(self, row: Row, chain: Sequence[Rule], live: int = 0) -> Standing:
         return Standing(
@@ -206,6 +213,19 @@ class Ledger:
             job_ids=[row["job_id"] for row in stepping],
             revisions=[row["revision"] for row in stepping],
         )
+
+    async def _skips(self, connection: Connection, due: Sequence[Due]) -> dict[int, list[Row]]:
+        """The occurrences that people took out, asked only of jobs that may have some."""
+        amended = [one.row for one in due if one.row["amended"]]
+        found: dict[int, list[Row]] = {}
+        if amended:
+            asked = {
+                "job_ids": [row["job_id"] for row in amended],
+                "after": [r["cursor_at"] for r in amended],
+            }
+            for row in await self.database.rows(connection, "catalog", "exceptions", **asked):
+                found.setdefault(row["job_id"], []).append(row)
+        return found
 
     async def _live_runs(
         self, connection: Connection, cursors: Sequence[Row], rules: Sequence[Row]
@@ -533,15 +553,6 @@ def _said(outcome: str, reason: str | None) -> dict[str, str]:
     """The error of an attempt that its worker said nothing of; ``reason`` is why it had been asked to stop."""
     said = _SAID[outcome]
     return said if reason is None else {**said, "message": f"{said['message']}; asked to stop: {reason}"}
-
-
-def _parted(rule: Rule, row: Row, cursor: Row) -> list[Rule]:
-    """A revision as the planner takes it: one that is paused until an instant of its own is in force after it."""
-    ends, until = row["resumes_at"], rule.until_at
-    if not rule.paused or ends is None or (until is not None and until <= ends):
-        return [rule]
-    follows = replace(rule, paused=False)
-    return [follows] if cursor["cursor_at"] >= ends else [replace(rule, until_at=ends), follows]
 
 
 def _attempt(load: Any, definition: Any) -> Any:

@@ -169,11 +169,11 @@ ran as (
 spanned as (
     insert into duly.spans (job_id, lo, hi, count, cause, into_at, revision, decision_id, author, reason)
     select span.job_id, span.lo, span.hi, span.count, span.cause, span.into_at, span.revision, decision.id,
-           %(author)s::text, %(reason)s::text
+           coalesce(span.author, %(author)s::text), coalesce(span.reason, %(reason)s::text)
       from unnest(%(span_job_id)b::bigint[], %(span_lo)b::timestamptz[], %(span_hi)b::timestamptz[],
                   %(span_count)b::bigint[], %(span_cause)b::text[], %(span_into)b::timestamptz[],
-                  %(span_revision)b::integer[])
-           as span (job_id, lo, hi, count, cause, into_at, revision)
+                  %(span_revision)b::integer[], %(span_author)b::text[], %(span_reason)b::text[])
+           as span (job_id, lo, hi, count, cause, into_at, revision, author, reason)
       join moved on moved.job_id = span.job_id
      cross join decision
 ),

@@ -249,7 +249,8 @@ def _job_document(row: Row, revisions: Sequence[Row], alive: Row, now: datetime)
         "name": row["name"],
         "id": row["id"],
         "state": row["state"],
-        "reason": row["reason"] or (owed_reason(row, alive) if owed or row["state"] == "paused" else None),
+        "reason": row["reason"]
+        or (owed_reason(row, alive) if owed or row["state"] in ("paused", "held") else None),
         "owner": row["owner"],
         "revision": row["revision"],
         **_promise(row["schedule"], row["policy"]),
@@ -320,12 +321,12 @@ def owed_count(row: Row, revisions: Sequence[Row], now: datetime) -> int:
 
 def owed_reason(row: Row, alive: Row) -> str:
     """Why what is owed by a job has not been decided yet."""
-    if row["state"] in ("held", "poisoned"):
+    if row["state"] in ("held", "poisoned") and not row["held"]:
         return f"{row['state']}: {row['reason'] or 'no reason was given'}"
-    if row["state"] == "paused":
+    if row["state"] in ("paused", "held"):
         until = f" until {text(row['resumes_at'])}" if row["resumes_at"] else ""
         reason = f": {row['pause_reason']}" if row["pause_reason"] else ""
-        return f"paused by {row['author']} since {text(row['from_at'])}{until}{reason}"
+        return f"{row['state']} by {row['author']} since {text(row['from_at'])}{until}{reason}"
     durable = row["policy"].get("mechanism") == "durable"
     if durable and not alive["workers"]:
         return "no worker is alive"

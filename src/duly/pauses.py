@@ -15,7 +15,7 @@ from duly.clock import text
 from duly.errors import Conflict, DefinitionError, NotFound
 from duly.jobs import Catchup, Policy, catchup_word
 from duly.ledger import Ledger
-from duly.listing import pattern
+from duly.listing import pattern, readable
 from duly.postgres import Connection, Database, Row
 from duly.schedules import Schedule, difference, load
 
@@ -25,6 +25,7 @@ MANY = 100
 _TICK = timedelta(microseconds=1)
 _Work = Callable[[Connection, Sequence[Row], datetime], Awaitable[None]]
 _STILL = ("ended", "poisoned", "held")
+_HELD = "it is held: say what of what is owed is to run, all, latest or none"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -137,11 +138,13 @@ class Pauses:
         author: str,
         reason: str | None = None,
         until: datetime | None = None,
+        hold: bool = False,
         dry_run: bool = False,
     ) -> Paused:
         """From now on nothing of these jobs is decided, until they are resumed or ``until`` has come.
 
-        Runs that are live go on. A job that is paused already gets the new end, if it is another one. A single
+        Runs that are live go on. A job that is paused already gets the new end, if it is another one. With
+        ``hold`` what falls due stays owed until somebody says at the release what is to become of it. A single
         job that cannot be paused (ended, poisoned, held) is Conflict, among many it is named under ``refused``.
         Raises NotFound where there is no such job, DefinitionError for an end that has passed.
         """
@@ -150,7 +153,11 @@ class Pauses:
         async def page(connection: Connection, rows: Sequence[Row], now: datetime) -> None:
             if until is not None and until <= now:
                 raise DefinitionError(f"the pause would end at {text(until)}, and it is {text(now)} already")
-            again = [row for row in rows if _paused(row, now) and row["resumes_at"] == until]
+            if not hold:
+                done.refused.update({row["name"]: _HELD for row in rows if row["held"]})
+            again = [
+                row for row in rows if _paused(row, now) and (row["resumes_at"], row["held"]) == (until, hold)
+            ]
             meant = await self._meant(connection, which, rows, now, again, done.unchanged, done.refused)
             if not meant:
                 return
@@ -159,7 +166,9 @@ class Pauses:
                 done.windows.extend(_ahead(pauses[row["id"]], row, at, until) for row, at in meant)
             done.paused.extend(row["name"] for row, _ in meant)
             if not dry_run:
-                await self._turn(connection, meant, author, paused=True, resumes_at=until, reason=reason)
+                await self._turn(
+                    connection, meant, author, paused=True, held=hold, resumes_at=until, reason=reason
+                )
 
         await self._pages(which, dry_run, page)
         return done
@@ -183,6 +192,8 @@ class Pauses:
 
         async def page(connection: Connection, rows: Sequence[Row], now: datetime) -> None:
             going = [row for row in rows if not _paused(row, now)]
+            if answer is None:
+                done.refused.update({row["name"]: _HELD for row in rows if row["held"]})
             meant = await self._meant(connection, which, rows, now, going, done.unchanged, done.refused)
             if not meant:
                 return
@@ -192,9 +203,40 @@ class Pauses:
                 return
             if answer is not None:
                 await self._answer(connection, pauses, answer)
-            await self._turn(connection, meant, author, paused=False, resumes_at=None, reason=reason)
+            await self._turn(connection, meant, author, paused=False, reason=reason)
 
         await self._pages(which, dry_run, page)
+        return done
+
+    async def release(
+        self, name: str, *, owed: object, author: str, reason: str | None = None, dry_run: bool = False
+    ) -> Resumed:
+        """Let a job go on that is held or poisoned; what is owed is answered by ``all``, ``latest`` or ``none``.
+
+        The answer says what is owed and how many runs that starts; with ``dry_run`` nothing else happens. A job
+        that is not held is named under ``unchanged``. Raises NotFound, DefinitionError for another word.
+        """
+        answer = catchup_word(name, owed)
+        done = Resumed()
+
+        async def page(connection: Connection, rows: Sequence[Row], now: datetime) -> None:
+            [row] = rows
+            if not (row["held"] or row["state"] in ("held", "poisoned")):
+                done.unchanged.append(row["name"])
+                return
+            [stands] = await self.database.rows(connection, "catalog", "standing_at", job_ids=[row["id"]])
+            at = max(now, row["from_at"], stands["cursor_at"])
+            meant = [({**row, "standing": stands}, at)]
+            pauses = await self._revisions(connection, meant, whole=row["state"] != "active")
+            done.resumed.append(_behind(pauses[row["id"]], row, at, answer))
+            if not dry_run:
+                await self._answer(connection, pauses, answer)
+                await self._turn(connection, meant, author, paused=False, reason=reason)
+                await self.database.rows(
+                    connection, "catalog", "revive", job_ids=[row["id"]], generation=row["generation"]
+                )
+
+        await self._pages(Which(name=name), dry_run, page)
         return done
 
     # ------------------------------------------------------------------ which jobs
@@ -243,9 +285,9 @@ class Pauses:
         if which.name in refused:
             raise Conflict(
                 f"job {which.name!r} cannot be paused or resumed: {refused[which.name]}",
-                hint="edit it first, or release it where it is held",
+                hint="edit it, or `duly jobs release` it where it is held or poisoned",
             )
-        others = [row for row in others if row["state"] not in _STILL]
+        others = [row for row in others if row["name"] not in refused]
         cursors = await self.database.rows(
             connection, "catalog", "standing_at", job_ids=[row["id"] for row in others]
         )
@@ -257,9 +299,12 @@ class Pauses:
     # ------------------------------------------------------------------ what it means
 
     async def _revisions(
-        self, connection: Connection, meant: Sequence[tuple[Row, datetime]]
+        self, connection: Connection, meant: Sequence[tuple[Row, datetime]], *, whole: bool = False
     ) -> dict[int, list[Row]]:
-        """The newest revision of each job, and those before it as long as they are one pause without a break."""
+        """The newest revision of each job, and those before it as long as they are one pause without a break.
+
+        With ``whole`` all that the cursor has not left.
+        """
         rows = await self.database.rows(
             connection,
             "catalog",
@@ -271,14 +316,14 @@ class Pauses:
         found: dict[int, list[Row]] = {row["id"]: [] for row, _ in meant}
         for row in rows:
             known = found[row["job_id"]]
-            if not known or (known[-1]["paused"] and row["paused"]):
-                known.append({**row, "cursor_at": reached[row["job_id"]]})
+            if not known or whole or (known[-1]["paused"] and row["paused"]):
+                known.append({**row, "cursor_at": reached[row["job_id"]], "meant": whole or row["paused"]})
         return found
 
     async def _answer(
         self, connection: Connection, pauses: Mapping[int, Sequence[Row]], answer: Catchup
     ) -> None:
-        keys = [(row["job_id"], row["revision"]) for rows in pauses.values() for row in rows if row["paused"]]
+        keys = [(row["job_id"], row["revision"]) for rows in pauses.values() for row in rows if row["meant"]]
         await self.database.rows(
             connection,
             "catalog",
@@ -295,8 +340,9 @@ class Pauses:
         author: str,
         *,
         paused: bool,
-        resumes_at: datetime | None,
         reason: str | None,
+        held: bool = False,
+        resumes_at: datetime | None = None,
     ) -> None:
         """The boundary: the same promise in a new revision, from each job's instant on."""
         newer = {row["id"]: row["revision"] + 1 for row, _ in meant}
@@ -318,6 +364,7 @@ class Pauses:
             from_at=instants,
             author=author,
             paused=paused,
+            held=held,
             resumes_at=resumes_at,
             reason=None if reason is None else reason[:2000],
         )
@@ -330,7 +377,7 @@ def _paused(row: Row, now: datetime) -> bool:
 
 def _behind(pauses: Sequence[Row], row: Row, now: datetime, answer: Catchup | None) -> Window:
     """The paused time up to now, which a resume at ``now`` answers."""
-    paused = [each for each in pauses if each["paused"]]
+    paused = [each for each in pauses if each["meant"]]
     parts = [_part(each, each["from_at"], min(each["until_at"] or now, now), now, answer) for each in paused]
     return _window(row, parts, min(each["from_at"] for each in paused), now)
 
@@ -354,10 +401,12 @@ def _part(
     revision: Row, begin: datetime, end: datetime, now: datetime, answer: Catchup | None
 ) -> tuple[int, str, int]:
     """Of one paused revision in ``(begin, end]``: its instants, its answer, and the runs at ``now``."""
-    policy, schedule = Policy.load(revision["policy"]), load(revision["schedule"])
+    policy, schedule = Policy.load(revision["policy"]), readable(revision["schedule"])
+    word = answer or revision["on_resume"] or policy.on_resume
+    if schedule is None:
+        return 0, word, 0
     kept: Schedule = schedule if policy.exclude is None else difference(schedule, load(policy.exclude))
     lo = max(begin, revision["cursor_at"])
-    word = answer or revision["on_resume"] or policy.on_resume
     count = kept.count(lo, end) if lo < end else 0
     if policy.catchup_window is not None:
         lo = max(lo, now - timedelta(seconds=policy.catchup_window) - _TICK)

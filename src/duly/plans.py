@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
@@ -22,8 +22,9 @@ class Rule:
     """One revision as the planner needs it: what it yields, what it answers, and when it stops being in force.
 
     A revision that was paused until an instant of its own is two rules: the paused part and what follows.
-    ``on_resume`` is what a person answered for the paused part, where that is not the policy's word. Jobs that
-    share a rule ask for the same instants, so it remembers the latest ones it was asked for.
+    ``on_resume`` is what a person answered for what was not decided in its time, where that is not the policy's
+    word. ``exclude`` holds the instants that a person took out too; ``skips`` says of each who did and why. Jobs
+    that share a rule ask for the same instants, so it remembers the latest ones it was asked for.
     """
 
     revision: int
@@ -37,6 +38,7 @@ class Rule:
     removed: bool = False
     poisoned: bool = False
     exclude: Schedule | None = None
+    skips: Mapping[datetime, tuple[str, str | None]] = field(default_factory=dict, repr=False, compare=False)
     kept: Schedule = field(init=False, repr=False, compare=False)
     _known: dict[datetime, datetime | None] = field(
         default_factory=dict, init=False, repr=False, compare=False
@@ -54,9 +56,7 @@ class Rule:
     @property
     def answer(self) -> Catchup:
         """The answer for what nobody decided in time; for a paused part it is that of the resume."""
-        if self.paused:
-            return self.on_resume or self.policy.on_resume
-        return self.policy.catchup
+        return self.on_resume or (self.policy.on_resume if self.paused else self.policy.catchup)
 
     def next(self, after: datetime) -> datetime | None:
         """The first instant strictly after ``after`` that is not excluded."""
@@ -115,6 +115,13 @@ class PlannedSpan:
     rule: Rule
     into_at: datetime | None = None
 
+    @property
+    def signed(self) -> tuple[str | None, str | None]:
+        """Who took its one instant out and why; nobody where a calendar did, or nothing of the kind happened."""
+        if self.cause != "excluded" or self.count != 1:
+            return None, None
+        return self.rule.skips.get(self.hi, (None, None))
+
 
 @dataclass(kw_only=True, slots=True)
 class Plan:
@@ -152,8 +159,8 @@ class Plan:
 
     @property
     def amended(self) -> bool:
-        """Does the cursor afterwards stand in a pause?"""
-        return self.rule.paused
+        """Does a pause or a person's skip concern what comes after the cursor?"""
+        return self.rule.paused or any(at > self.cursor_at for at in self.rule.skips)
 
     @property
     def moved(self) -> bool:

@@ -7,7 +7,7 @@ import os
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import lru_cache
 from importlib.metadata import version as installed_version
@@ -18,9 +18,9 @@ from psycopg.types.json import Jsonb
 
 from duly.clock import text
 from duly.jobs import Policy
-from duly.planner import Plan, PlannedRun, PlannedSpan
+from duly.planner import Plan, PlannedRun, PlannedSpan, Rule
 from duly.postgres import Row
-from duly.schedules import Schedule
+from duly.schedules import Schedule, at_times, union
 
 VERSION = installed_version("duly")
 PERSON = "person"
@@ -241,6 +241,25 @@ def ended_arrays(ended: Sequence[Ended]) -> dict[str, list[Any]]:
     }
 
 
+def parted(rule: Rule, row: Row, cursor: Row) -> list[Rule]:
+    """A revision as the planner takes it: one that is paused until an instant of its own is in force after it."""
+    ends, until = row["resumes_at"], rule.until_at
+    if not rule.paused or ends is None or (until is not None and until <= ends):
+        return [rule]
+    follows = replace(rule, paused=False, on_resume=None)
+    return [follows] if cursor["cursor_at"] >= ends else [replace(rule, until_at=ends), follows]
+
+
+def without(rule: Rule, skips: Sequence[Row]) -> Rule:
+    """The rule with the occurrences that people took out, each with who did and why."""
+    out = at_times(row["scheduled_at"] for row in skips)
+    return replace(
+        rule,
+        exclude=out if rule.exclude is None else union(rule.exclude, out),
+        skips={row["scheduled_at"]: (row["author"], row["reason"]) for row in skips},
+    )
+
+
 def plan_arrays(
     plans: Sequence[Plan], timers: Mapping[int, Mapping[str, Any]] | None = None
 ) -> dict[str, list[Any]]:
@@ -299,6 +318,8 @@ def _span_arrays(spans: Sequence[tuple[Plan, PlannedSpan]]) -> dict[str, list[An
         "span_cause": [span.cause for _, span in spans],
         "span_into": [span.into_at for _, span in spans],
         "span_revision": [span.rule.revision for _, span in spans],
+        "span_author": [span.signed[0] for _, span in spans],
+        "span_reason": [span.signed[1] for _, span in spans],
     }
 
 

@@ -1,0 +1,175 @@
+"""One occurrence by hand, and a job that waits for a person's word."""
+
+from __future__ import annotations
+
+import pytest
+
+from duly import Conflict, Duly, NotFound, Run, every
+from promises.stage import Another, Open, at, remember, rows, told
+
+NIGHT = "2027-01-05T01:00:00Z"
+DAY = "%d %H:%M"
+
+
+def hourly(**policies: object) -> tuple[Duly, list[Run]]:
+    """A job at half past each hour, and what it ran."""
+    app = Duly()
+    return app, remember(app, "job", "30 * * * *", **{"catchup": "all", **policies})
+
+
+def hours(seen: list[Run]) -> list[int]:
+    return [run.scheduled_at.hour for run in seen]
+
+
+# ------------------------------------------------------------------ skip and unskip
+
+
+async def test_a_skipped_occurrence_gets_a_span_with_who_and_why_and_nothing_else_changes(
+    laboratory: Open,
+) -> None:
+    app, seen = hourly()
+    async with laboratory(app, at=NIGHT) as t:
+        await t.client.jobs.skip("job", "2027-01-05T03:30:00Z", reason="holiday")
+        await t.advance(by="5h")
+        assert hours(seen) == [1, 2, 4, 5]
+        assert await told(t, "job", DAY) == [
+            "05 01:30 run",
+            "05 02:30 run",
+            "05 03:30 excluded 1",
+            "05 04:30 run",
+            "05 05:30 run",
+        ]
+        found = await t.client.explain("job", "2027-01-05T03:30:00Z")
+        assert (found["cause"], found["span"]["author"], found["span"]["reason"]) == (
+            "excluded",
+            "lab",
+            "holiday",
+        )
+        assert "excluded by lab: holiday" in found["text"]
+
+
+async def test_a_skip_is_undone_before_its_instant_and_not_after(laboratory: Open) -> None:
+    app, seen = hourly()
+    async with laboratory(app, at=NIGHT) as t:
+        instant = "2027-01-05T02:30:00Z"
+        assert (await t.client.jobs.skip("job", instant)).changed
+        assert not (await t.client.jobs.skip("job", instant)).changed
+        await t.advance(by="45m")
+        assert (await t.client.jobs.unskip("job", instant)).changed
+        assert not (await t.client.jobs.unskip("job", instant)).changed
+        await t.advance(by="1h")
+        assert hours(seen) == [1, 2]
+        for verb in (t.client.jobs.skip, t.client.jobs.unskip):
+            with pytest.raises(Conflict, match="has its verdict already"):
+                await verb("job", instant)
+
+
+async def test_only_an_occurrence_can_be_skipped(laboratory: Open) -> None:
+    app, _ = hourly()
+    async with laboratory(app, at=NIGHT) as t:
+        with pytest.raises(NotFound, match="no occurrence of job 'job'") as refused:
+            await t.client.jobs.skip("job", "2027-01-05T03:31:00Z")
+        assert "2027-01-05T03:30:00Z, 2027-01-05T04:30:00Z" in str(refused.value.hint)
+        with pytest.raises(NotFound):
+            await t.client.jobs.skip("jop", "2027-01-05T03:30:00Z")
+
+
+async def test_a_skip_holds_over_outages_edits_and_for_every_scheduler(laboratory: Open) -> None:
+    """With the newest of what was missed taken out, the one before it is the newest."""
+    app, seen = hourly(catchup="latest")
+    async with laboratory(app, at=NIGHT) as t:
+        other = Another(t)
+        await t.advance(by="1h")
+        await other.turn()
+        for instant in ("2027-01-05T04:30:00Z", "2027-01-05T06:30:00Z"):
+            await t.client.jobs.skip("job", instant)
+        edited, again = hourly(catchup="latest", grace=10)
+        await t.edit(edited)
+        t.clock.set(at("2027-01-05T07:00:00Z"))
+        await other.turn()
+        await t.settle()
+        assert (hours(seen), hours(again)) == ([1], [5])
+        assert [line for line in (await told(t, "job", DAY))[1:] if "ended" not in line] == [
+            "05 03:30 coalesced 2",
+            "05 04:30 excluded 1",
+            "05 05:30 run",
+            "05 06:30 excluded 1",
+        ]
+        assert await rows(t, "select amended from duly.cursors") == [{"amended": False}]
+
+
+async def test_skips_of_a_job_that_runs_each_second_are_bounded(laboratory: Open) -> None:
+    app = Duly()
+    remember(app, "job", every(seconds=1, anchor=at(NIGHT)), catchup="none")
+    async with laboratory(app, at=NIGHT) as t:
+        await rows(
+            t,
+            "insert into duly.exceptions (job_id, scheduled_at, author, at)"
+            " select 1, %s::timestamptz + n * interval '1 s', 'lab', %s from generate_series(3601, 4600) as n",
+            NIGHT,
+            NIGHT,
+        )
+        with pytest.raises(Conflict, match="1,000 occurrences are taken out already"):
+            await t.client.jobs.skip("job", "2027-01-05T01:00:05Z")
+
+
+# ------------------------------------------------------------------ hold and release
+
+
+@pytest.mark.parametrize(
+    ("word", "runs", "wanted"),
+    [("all", 4, [1, 2, 3, 4, 5, 6]), ("latest", 1, [1, 5, 6]), ("none", 0, [1, 6])],
+)
+async def test_what_a_hold_keeps_back_is_decided_by_the_release(
+    laboratory: Open, word: str, runs: int, wanted: list[int]
+) -> None:
+    app, seen = hourly(on_resume="none")
+    async with laboratory(app, at=NIGHT) as t:
+        await t.advance(by="1h")
+        await t.client.jobs.hold("job", reason="look at the figures")
+        await t.advance(by="4h")
+        job = await t.client.jobs.get("job")
+        assert (job.state, job.owed) == ("held", 4)
+        assert job.reason == "held by lab since 2027-01-05T02:00:00Z: look at the figures"
+        assert (await t.client.jobs.release("job", word, dry_run=True)).runs == runs
+        assert (await t.client.jobs.release("job", word)).resumed[0].count == 4
+        await t.advance(by="1h")
+        expected = wanted if word != "all" else [1, 2, 3, 4, 5, 6]
+        assert hours(seen) == expected
+        assert (await t.client.jobs.release("job", word)).unchanged == ["job"]
+
+
+async def test_a_hold_waits_for_its_word_whatever_is_deployed_or_resumed(laboratory: Open) -> None:
+    app, seen = hourly(on_resume="none")
+    async with laboratory(app, at=NIGHT) as t:
+        await t.client.jobs.hold("job")
+        await t.advance(by="2h")
+        with pytest.raises(Conflict, match="it is held: say what of what is owed"):
+            await t.client.jobs.resume("job")
+        with pytest.raises(Conflict, match="it is held"):
+            await t.client.jobs.pause("job")
+        edited, again = hourly(on_resume="none", grace=1)
+        await t.edit(edited)
+        await t.advance(by="2h")
+        assert ((await t.client.jobs.get("job")).owed, seen, again) == (4, [], [])
+        await t.client.jobs.release("job", "all")
+        await t.settle()
+        assert hours(again) == [1, 2, 3, 4]
+
+
+async def test_a_job_that_the_scheduler_set_aside_is_released_with_a_word(laboratory: Open) -> None:
+    """A verdict beyond the cursor: held. Once the stray row is gone, a person says what of the owed is to run."""
+    app, seen = hourly()
+    async with laboratory(app, at=NIGHT) as t:
+        await rows(
+            t,
+            "insert into duly.runs (job_id, scheduled_at, state) values (1, '2027-01-05T02:30:00Z', 'succeeded')",
+        )
+        await t.advance(by="4h")
+        assert (await t.client.jobs.get("job")).state == "held"
+        await rows(t, "delete from duly.runs where scheduled_at = '2027-01-05T02:30:00Z'")
+        assert (await t.client.jobs.release("job", "latest", dry_run=True)).runs == 1
+        await t.client.jobs.release("job", "latest")
+        await t.advance(by="1h")
+        assert hours(seen) == [1, 4, 5]
+        assert (await told(t, "job", DAY))[1:3] == ["05 03:30 coalesced 2", "05 04:30 run"]
