@@ -228,6 +228,14 @@ select spans.lo, spans.hi, spans.count, spans.cause, spans.into_at, spans.revisi
  order by spans.hi
  limit 1
 
+-- name: taken_out
+-- Who took one occurrence out, and why.
+select exceptions.author, exceptions.reason
+  from duly.exceptions
+ where exceptions.job_id = %(job_id)s::bigint
+   and exceptions.scheduled_at = %(instant)s::timestamptz
+   and exceptions.undone_at is null
+
 -- name: decision
 -- Who decided, by which mechanism, with which authority, when.
 select decisions.id, decisions.mechanism, decisions.process, decisions.host, decisions.pid, decisions.at,

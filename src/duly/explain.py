@@ -41,6 +41,7 @@ class Evidence:
     run: dict[str, Any] | None = None
     beside: list[dict[str, Any]] = field(default_factory=list)
     span: Row | None = None
+    skip: Row | None = None
     decision: Row | None = None
     timer: dict[str, Any] | None = None
     parts: dict[str, float] = field(default_factory=dict)
@@ -149,6 +150,9 @@ async def _tile(database: Database, connection: Connection, found: Evidence) -> 
     found.span = await database.row(
         connection, "audit", "covering_span", job_id=found.job["id"], instant=found.instant
     )
+    found.skip = await database.row(
+        connection, "audit", "taken_out", job_id=found.job["id"], instant=found.instant
+    )
     decision = found.run["decision"] if found.run else found.span["decision_id"] if found.span else None
     if decision is not None:
         found.decision = await database.row(connection, "audit", "decision", id=decision)
@@ -233,14 +237,15 @@ def _span_document(found: Evidence) -> dict[str, Any] | None:
         "into": _into(found, span),
         "revision": span["revision"],
         "decision": span["decision_id"],
-        "author": span["author"] or _of_the_pause(found, span, "author"),
-        "reason": span["reason"] or _of_the_pause(found, span, "reason"),
+        "author": span["author"] or _by_a_person(found, span, "author"),
+        "reason": span["reason"] or _by_a_person(found, span, "reason"),
     }
 
 
-def _of_the_pause(found: Evidence, span: Row, what: str) -> str | None:
-    """Who paused the job, and why: that stands in the revision that the pause is."""
-    return found.revision[what] if span["cause"] == "paused" and found.revision else None
+def _by_a_person(found: Evidence, span: Row, what: str) -> str | None:
+    """Who paused the job or took the occurrence out, and why: that stands in the revision, or beside it."""
+    source = {"paused": found.revision, "excluded": found.skip}.get(span["cause"])
+    return None if source is None else source[what]
 
 
 def _into(found: Evidence, span: Row) -> str | None:
@@ -524,7 +529,8 @@ def _ended(found: Evidence, span: Row) -> str:
 
 
 def _excluded(found: Evidence, span: Row) -> str:
-    return f"excluded by {span['author'] or 'a calendar'}{_reason(span)}"
+    by = found.skip or span
+    return f"excluded by {by['author'] or 'a calendar'}{_reason(by)}"
 
 
 def _poisoned(found: Evidence, span: Row) -> str:
@@ -561,6 +567,8 @@ def _planned(found: Evidence) -> str:
         if held
         else ""
     )
+    if found.skip is not None:
+        unless += f" It will not run: {found.skip['author']} took it out{_reason(found.skip)}."
     return f"It is planned: due in {_told(wait)}, and not before.{unless}"
 
 

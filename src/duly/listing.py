@@ -88,6 +88,13 @@ async def job(database: Database, name: str) -> dict[str, Any]:
         revisions = await _revisions(database, connection, [row], whole=True)
         live = await _runs(database, connection, limit=SHOWN, job_id=row["id"], live=True)
         fires = await timer(database, connection, row)
+        skips = await database.rows(
+            connection,
+            "catalog",
+            "exceptions",
+            job_ids=[row["id"]],
+            after=[row["cursor_at"] or row["from_at"]],
+        )
         now = await database.now(connection)
     schedule = readable(row["schedule"])
     begin = document["next_at"] and max(now, row["cursor_at"])
@@ -98,6 +105,10 @@ async def job(database: Database, name: str) -> dict[str, Any]:
         "revisions": [_revision_document(each) for each in revisions],
         "next": [text(at) for at in ahead],
         "live": live,
+        "skips": [
+            {"at": text(each["scheduled_at"]), "author": each["author"], "reason": each["reason"]}
+            for each in skips
+        ],
     }
 
 

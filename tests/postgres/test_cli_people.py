@@ -159,3 +159,34 @@ def test_a_backfill_that_cannot_be_meant_is_refused(call: Call) -> None:
         "backfill", "hourly", "--from", "2099-01-01T00:00:00Z", "--to", "2099-01-02T00:00:00Z"
     )
     assert (code, done["counts"], done["finished"]) == (0, {}, True)
+
+
+# ------------------------------------------------------------------ skip, hold, release
+
+
+def test_an_occurrence_is_taken_out_and_given_back(call: Call) -> None:
+    instant = "2099-01-01T00:00:00Z"
+    assert call("jobs", "skip", "hourly", instant, "--dry-run")[1]["changed"] is True
+    code, done, _ = call("jobs", "skip", "hourly", instant, "--reason", "new year")
+    assert (code, done["at"], done["skipped"], done["changed"]) == (0, instant, True, True)
+    [skip] = call("jobs", "show", "hourly")[1]["skips"]
+    assert (skip["at"], skip["reason"]) == (instant, "new year")
+    assert "took it out: new year" in call("explain", "hourly", instant)[1]["text"]
+    assert call("jobs", "unskip", "hourly", instant, as_json=False)[1] == f"given back hourly {instant}\n"
+    assert call("jobs", "show", "hourly")[1]["skips"] == []
+    code, _, err = call("jobs", "skip", "hourly", "2099-01-01T00:07:00Z")
+    assert (code, json.loads(err)["error"]["class"]) == (1, "NotFound")
+
+
+def test_a_held_job_waits_for_a_word(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert call("jobs", "hold", "tick", "--reason", "look first")[1]["paused"] == ["tick"]
+    shift(monkeypatch, 300)
+    [job] = call("jobs", "list", "--state", "held")[1]["items"]
+    assert (job["name"], job["owed"] > 290, job["reason"].endswith(": look first")) == ("tick", True, True)
+    assert call("jobs", "resume", "tick")[0] == 1
+    assert call("jobs", "release", "tick")[0] == 2
+    assert call("jobs", "release", "tick", "all")[0] == 1
+    assert call("jobs", "release", "tick", "all", "--dry-run")[1]["runs"] > 290
+    code, done, _ = call("jobs", "release", "tick", "latest")
+    assert (code, done["runs"], done["resumed"][0]["job"]) == (0, 1, "tick")
+    assert call("jobs", "show", "tick")[1]["state"] == "active"

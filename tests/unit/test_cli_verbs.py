@@ -43,6 +43,10 @@ CHANGING = [
     "jobs trigger",
     "jobs pause",
     "jobs resume",
+    "jobs hold",
+    "jobs release",
+    "jobs skip",
+    "jobs unskip",
     "backfill",
     "import crontab",
 ]
@@ -58,7 +62,22 @@ def test_the_verbs_are_those_that_others_rely_on() -> None:
         "database": ["info", "start", "stop"],
         "export": ["crontab"],
         "import": ["crontab"],
-        "jobs": ["apply", "list", "pause", "plan", "remove", "resume", "show", "trigger"],
+        "jobs": [
+            *(
+                "apply",
+                "hold",
+                "list",
+                "pause",
+                "plan",
+                "release",
+                "remove",
+                "resume",
+                "show",
+                "skip",
+                "trigger",
+            ),
+            "unskip",
+        ],
         "runs": ["history", "list", "logs", "show", "signal"],
     }
     alone = ["audit", "backfill", "cluster", "explain", "migrate", "next", "scheduler", "up", "worker"]

@@ -13,7 +13,7 @@ from duly.cli.verbs import Options, Verbs, verb
 
 jobs = Verbs(
     "jobs",
-    short="What is promised: list, show, plan, register, remove, trigger, pause, resume.",
+    short="What is promised: list, show, plan, register, remove, trigger; pause, hold, skip.",
     example="duly jobs list",
     places={
         "list": "duly.cli.definitions:list_jobs",
@@ -24,6 +24,10 @@ jobs = Verbs(
         "trigger": "duly.cli.definitions:trigger_job",
         "pause": "duly.cli.pauses:pause_jobs",
         "resume": "duly.cli.pauses:resume_jobs",
+        "hold": "duly.cli.skips:hold_job",
+        "release": "duly.cli.skips:release_job",
+        "skip": "duly.cli.skips:skip_occurrence",
+        "unskip": "duly.cli.skips:unskip_occurrence",
     },
 )
 

@@ -63,11 +63,11 @@ def pause_jobs(
 
     done = asked(dry_run or until is not None)
     if until is not None and not dry_run:
-        _ask(
+        ask(
             done["runs"], f"the end of the pause at {until:%Y-%m-%d %H:%M:%S%z} will start", yes, options.json
         )
         done = asked(False)
-    _tell(done, "paused", done["paused"], dry_run, options.json)
+    show_paused(done, "paused", dry_run, options.json)
     return 0
 
 
@@ -116,9 +116,9 @@ def resume_jobs(
     if not dry_run:
         if not options.json and done["runs"]:
             line(f"resuming starts {done['runs']:,} runs")
-        _ask(done["runs"], "resuming starts", yes, options.json)
+        ask(done["runs"], "resuming starts", yes, options.json)
         done = asked(False)
-    _tell(done, "resumed", [_window(each) for each in done["resumed"]], dry_run, options.json)
+    show_resumed(done, "resumed", dry_run, options.json)
     return 0
 
 
@@ -130,7 +130,7 @@ def _which(job: str | None, match: str | None, tag: str | None) -> Which:
     return Which(name=job, match=match, tag=tag)
 
 
-def _ask(runs: int, what: str, yes: bool, as_json: bool) -> None:
+def ask(runs: int, what: str, yes: bool, as_json: bool) -> None:
     """Beyond a hundred runs a person says that it is meant; raises Conflict where there is nobody to ask."""
     from duly.errors import Conflict
     from duly.pauses import MANY
@@ -144,10 +144,20 @@ def _ask(runs: int, what: str, yes: bool, as_json: bool) -> None:
     click.confirm(f"{what} {runs:,} runs; go on?", abort=True)
 
 
+def show_paused(done: dict[str, Any], word: str, dry_run: bool, as_json: bool) -> None:
+    """Tell what a pause or a hold did."""
+    _tell(done, word, done["paused"], dry_run, as_json)
+
+
+def show_resumed(done: dict[str, Any], word: str, dry_run: bool, as_json: bool) -> None:
+    """Tell what a resume or a release did, with the time that it ended."""
+    _tell(done, word, [_window(each) for each in done["resumed"]], dry_run, as_json)
+
+
 def _window(each: Mapping[str, Any]) -> str:
     return (
-        f"{each['job']}: {each['count']:,} instants were paused since {each['from_at']}, "
-        f"on_resume {each['on_resume']}, {each['runs']:,} runs"
+        f"{each['job']}: {each['count']:,} instants since {each['from_at']} were kept back, "
+        f"answer {each['on_resume']}, {each['runs']:,} runs"
     )
 
 
