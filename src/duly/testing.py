@@ -1,145 +1,88 @@
-"""A laboratory for jobs: a real ledger in a database of its own, virtual time at all doors.
+"""Tests of jobs: a real ledger in a database of its own, virtual time at all doors, nothing patched.
 
 ::
 
-    async with lab(app, at="2027-03-27T12:00:00Z") as t:
-        await t.outage(by="3d")                     # nobody is up
-        await t.advance(by="1h")                    # somebody is
-        assert [v.cause for v in await t.verdicts("nightly")] == ["missed", None]
+    with lab(app, at="2027-03-27T12:00:00Z") as t:     # or async with, and await each verb
+        t.advance(by="3d")
+        t.outage(by="10h")                             # nobody is up
+        t.assert_verdicts("nightly", "3 runs", "missed 1", "run")
 
-Time stands still until it is moved; it then stops at every instant at which something is due. The audit runs
-at the end of the block and must be clean.
+Time stands still until it is moved; it then stops at every instant at which something is due. The audit runs at the
+end of the block and must be clean. What fails within the block carries the jobs' time lines as a note. With pytest
+the fixture ``duly_lab`` is the same, faster: its server and schema are made once for the whole run.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 import tempfile
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    asynccontextmanager,
+    contextmanager,
+    suppress,
+)
+from datetime import datetime
 from pathlib import Path
-from typing import Any
-from uuid import UUID, uuid4
+from types import TracebackType
+from typing import Any, TypeVar
+from uuid import uuid4
 
 import psycopg
+from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from duly.app import Duly
-from duly.audit import Report, audit
-from duly.catalog import Catalog, Triggered
-from duly.client import Client
-from duly.clock import VirtualClock, parse
-from duly.leases import Leadership
-from duly.ledger import VERSION, Actor, Ledger, run_id
-from duly.listing import runs as list_runs
-from duly.mechanisms import Durable, Rows
-from duly.postgres import Connection, Database, statements
-from duly.reaper import Reaper
-from duly.scheduler import Scheduler
-from duly.settings import Settings, duration
-from duly.tasks import HTTP, SHELL
-from duly.telemetry import Events
-from duly.worker import Worker
+from duly.audit import Report
+from duly.blocking import SyncClient
+from duly.catalog import Triggered
+from duly.clock import Clock, VirtualClock, parse
+from duly.connections import Blocking
+from duly.laboratory import Lab
+from duly.postgres import Database, driven, statements
+from duly.timelines import Verdict
+from duly.transactions import in_a_loop
 
-LEASE = 100 * 365 * 86400.0
-STEPS = 100_000
+__all__ = ["Lab", "Opening", "SyncLab", "Verdict", "lab", "server", "template"]
+
+T = TypeVar("T")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Verdict:
-    """One tile of a job's time line: the instants in ``(lo, hi]`` and what became of them."""
+class SyncLab:
+    """The laboratory for tests that block: the verbs of :class:`~duly.laboratory.Lab`, without ``await``."""
 
-    lo: datetime
-    hi: datetime
-    kind: str
-    cause: str | None
-    count: int
-    run: str | None
+    def __init__(self, inner: Lab, runner: asyncio.Runner) -> None:
+        self.inner = inner
+        self._runner = runner
+        self._client: SyncClient | None = None
 
-
-class Lab:
-    """Jobs under virtual time. ``now`` is the instant at all doors; ``events`` what was told so far.
-
-    ``client`` has the verbs of :class:`~duly.client.Client`, at that instant too.
-    """
-
-    def __init__(self, database: Database, app: Duly, clock: VirtualClock) -> None:
-        self.database = database
-        self.app = app
-        self.clock = clock
-        self.events: list[Mapping[str, Any]] = []
-        self.catalog = Catalog(database)
-        self.client = Client.over(database, author="lab")
-        self._settings = Settings()
-        self._enlist()
+    def _done(self, work: Coroutine[Any, Any, T]) -> T:
+        return self._runner.run(work)
 
     @property
     def now(self) -> datetime:
-        return self.clock.at
-
-    # ------------------------------------------------------------------ the two roles, as one process
-
-    def _enlist(self) -> None:
-        """A process start: a fresh identity, scheduler and worker."""
-        self.process: UUID = uuid4()
-        ledger = Ledger(self.database)
-        events = Events(
-            process=self.process, role="lab", pid=os.getpid(), now=self.clock.now, sink=self.events.append
-        )
-        self.worker = Worker(
-            ledger=ledger,
-            identity=lambda: self.process,
-            tasks=self.app.tasks,
-            events=events,
-            settings=self._settings,
-        )
-        self.leadership = Leadership(
-            self.database,
-            identity=lambda: self.process,
-            settings=self._settings,
-            on_change=lambda word, facts: events.emit(word, **facts),
-        )
-        self.reaper = Reaper(ledger, events=events)
-        self.scheduler = Scheduler(
-            leadership=self.leadership,
-            ledger=ledger,
-            catalog=Catalog(self.database),
-            mechanism=Rows(ledger),
-            standpoint=self,
-            events=events,
-            settings=self._settings,
-        )
+        """The instant at all doors."""
+        return self.inner.now
 
     @property
-    def actor(self) -> Actor:
-        return Actor(process=self.process, clock_offset=0.0)
+    def events(self) -> list[Mapping[str, Any]]:
+        """What was told so far."""
+        return self.inner.events
 
-    async def _enter(self) -> None:
-        async with self.database.connection() as connection:
-            row = await self.database.row(
-                connection,
-                "leases",
-                "enter",
-                id=self.process,
-                role="up",
-                host="lab",
-                pid=os.getpid(),
-                version=VERSION,
-                lease=LEASE,
-            )
-            if row and row["alive_until"] and row["at"] - row["alive_until"] > timedelta(seconds=15):
-                await Ledger(self.database).outage(connection, row["alive_until"])
+    @property
+    def client(self) -> SyncClient:
+        """A client at this instant."""
+        if self._client is None:
+            database = Blocking(self.inner.database.url, clock=self.inner.clock, pool_size=1)
+            driven(database.open())
+            self._client = SyncClient(author="lab")
+            self._client._open = database
+        return self._client
 
-    async def _leave(self) -> None:
-        await self.leadership.step_down()
-        async with self.database.connection() as connection:
-            await self.database.rows(connection, "leases", "leave", id=self.process)
-
-    # ------------------------------------------------------------------ moving time
-
-    async def advance(
+    def advance(
         self,
         *,
         by: object = None,
@@ -147,143 +90,195 @@ class Lab:
         scheduler: bool = True,
         worker: bool = True,
     ) -> None:
-        """Move time on, stopping at every instant at which something is due.
+        """Move time on, stopping at every instant at which something is due; a role that is False is down."""
+        self._done(self.inner.advance(by=by, to=to, scheduler=scheduler, worker=worker))
 
-        ``by`` is a duration (seconds, ``"15m"``, timedelta), ``to`` an instant. A role that is False is
-        down meanwhile.
-        """
-        target = self._target(by, to)
-        for _ in range(STEPS):
-            await self._turn(scheduler, worker)
-            if self.now >= target:
-                return
-            self.clock.set(min(target, await self._next(scheduler, worker) or target))
-        raise RuntimeError(f"more than {STEPS:,} steps to {target.isoformat()}; advance in smaller parts")
-
-    async def outage(self, *, by: object) -> None:
+    def outage(self, *, by: object) -> None:
         """Nobody is up for so long; then a new process starts and settles what was missed."""
-        await self._leave()
-        self.clock.set(self._target(by, None))
-        self._enlist()
-        await self._enter()
-        await self._turn(True, True)
+        self._done(self.inner.outage(by=by))
 
-    async def settle(self) -> None:
+    def settle(self) -> None:
         """Decide and run what is due now, without moving time."""
-        await self._turn(True, True)
+        self._done(self.inner.settle())
 
-    def _target(self, by: object, to: datetime | str | None) -> datetime:
-        if (by is None) == (to is None):
-            raise ValueError("give either by= or to=")
-        if by is not None:
-            return self.now + timedelta(seconds=duration(by))
-        return parse(to) if isinstance(to, str) else to  # type: ignore[return-value]
+    def run_due(self) -> list[str]:
+        """Decide and run what is due now, without moving time; the runs that ended, in order."""
+        return self._done(self.inner.run_due())
 
-    async def _turn(self, scheduler: bool, worker: bool) -> None:
-        if scheduler:
-            await self.leadership.turn()
-        for _ in range(STEPS):
-            decided = (await self.scheduler.turn()).decided if scheduler else 0
-            done = await self.worker.turn() if worker else 0
-            if not decided and not done:
-                return
-        raise RuntimeError(f"more than {STEPS:,} turns at one instant; a job never settles")
+    def finish_all(self, *, within: object = "30d") -> None:
+        """Move time on until nothing is live. Raises AssertionError when that takes longer, or never comes."""
+        self._done(self.inner.finish_all(within=within))
 
-    async def _next(self, scheduler: bool, worker: bool) -> datetime | None:
-        ledger = Ledger(self.database)
-        async with self.database.connection() as connection:
-            leases = [term.lease_id for term in self.leadership.terms()]
-            _, _, due = await ledger.peek(connection, leases=leases)
-            waking = await ledger.next_waking(connection) if worker else None
-            firing = await self._next_firing(connection) if worker else None
-        instants = [at for at in (due if scheduler else None, waking, firing) if at and at > self.now]
-        return min(instants, default=None)
+    def fail_next(
+        self, job: str, *, times: int = 1, error: str = "as the test wants it", how: str = "failed"
+    ) -> None:
+        """The next ``times`` attempts of a job end as ``failed``, ``timed_out`` or ``lost`` and run no code."""
+        self.inner.fail_next(job, times=times, error=error, how=how)
 
-    async def _next_firing(self, connection: Connection) -> datetime | None:
-        known = [*self.app.tasks, SHELL, HTTP]
-        durable = Durable(Ledger(self.database), queues=["default"], tasks=known)
-        _, fires_at = await durable.ahead(connection)
-        return fires_at
+    def takes(self, job: str, length: object) -> None:
+        """From now on each run of a job keeps it busy for so long (a duration) before its code runs."""
+        self.inner.takes(job, length)
 
-    # ------------------------------------------------------------------ asking
-
-    async def verdicts(self, job: str) -> list[Verdict]:
+    def verdicts(self, job: str) -> list[Verdict]:
         """The tiles of a job's time line, oldest first."""
-        async with self.database.connection() as connection:
-            rows = await self.database.rows(connection, "testing", "tiles", job=job)
-        return [
-            Verdict(
-                lo=row["lo"],
-                hi=row["hi"],
-                kind=row["kind"],
-                cause=row["answer"] if row["kind"] == "span" else None,
-                count=row["count"],
-                run=run_id(job, row["into_at"]) if row["into_at"] else None,
-            )
-            for row in rows
-        ]
+        return self._done(self.inner.verdicts(job))
 
-    async def runs(self, job: str) -> list[dict[str, Any]]:
+    def assert_verdicts(self, job: str, *expected: str) -> None:
+        """The verdicts of a job are these: ``"3 runs"``, ``"missed 2"``, … Raises AssertionError with the time line."""
+        self._done(self.inner.assert_verdicts(job, *expected))
+
+    def assert_states(self, job: str, *expected: str) -> None:
+        """The runs of a job are in these states. Raises AssertionError with the time line."""
+        self._done(self.inner.assert_states(job, *expected))
+
+    def runs(self, job: str) -> list[dict[str, Any]]:
         """The runs of a job, oldest first, as the reference describes them."""
-        page = await list_runs(
-            self.database, job=job, state=None, from_at=None, to_at=None, limit=10_000, after=None
-        )
-        return list(reversed(page["items"]))
+        return self._done(self.inner.runs(job))
 
-    async def trigger(
+    def timeline(self, job: str | None = None) -> str:
+        """The time line of a job as text, or those of all jobs that have any."""
+        return self._done(self.inner.timeline(job))
+
+    def trigger(
         self, job: str, *, key: str | None = None, args: Mapping[str, Any] | None = None
     ) -> Triggered:
         """Ask for one run off the time line."""
-        return await self.catalog.trigger(job, key=key, args=args, author="lab")
+        return self._done(self.inner.trigger(job, key=key, args=args))
 
-    async def edit(self, app: Duly) -> None:
+    def edit(self, app: Duly) -> None:
         """Register what another application declares, and know its code too, as after a deploy."""
-        await self.catalog.apply(app.declared(), author="lab")
-        self.app.tasks.update(app.tasks)
-        await self._leave()
-        self._enlist()
-        await self._enter()
+        self._done(self.inner.edit(app))
 
-    async def audit(self) -> Report:
-        """The audit of this moment; fails with its findings unless it is clean."""
-        report = await audit(self.database)
-        assert report.clean, report.document()
-        return report
+    def audit(self) -> Report:
+        """The audit of this moment; raises AssertionError unless it is clean."""
+        return self._done(self.inner.audit())
+
+    def close(self) -> None:
+        """Give the client's connection back."""
+        if self._client is not None:
+            self._client.close()
+
+
+class Opening(AbstractAsyncContextManager[Lab], AbstractContextManager[SyncLab]):
+    """A laboratory before it is entered: by ``async with`` as a Lab, by ``with`` as a SyncLab."""
+
+    def __init__(self, opened: AbstractAsyncContextManager[Lab]) -> None:
+        self._opened = opened
+        self._runner: asyncio.Runner | None = None
+        self._blocking: SyncLab | None = None
+
+    async def __aenter__(self) -> Lab:
+        return await self._opened.__aenter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        return await self._opened.__aexit__(kind, error, trace)
+
+    def __enter__(self) -> SyncLab:
+        if in_a_loop():
+            raise RuntimeError("`with` would block the event loop of this test; write `async with`")
+        self._runner = asyncio.Runner()
+        try:
+            self._blocking = SyncLab(self._runner.run(self._opened.__aenter__()), self._runner)
+        except BaseException:
+            self._runner.close()
+            raise
+        return self._blocking
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        assert self._runner is not None
+        assert self._blocking is not None
+        with self._runner as runner:
+            self._blocking.close()
+            return runner.run(self._opened.__aexit__(kind, error, trace))
+
+
+def lab(
+    app: Duly,
+    *,
+    at: datetime | str,
+    database: str | None = None,
+    template: str | None = None,
+    commands: bool = True,
+) -> Opening:
+    """A laboratory for the jobs of ``app``, beginning at the instant ``at``; ``with`` or ``async with``.
+
+    It has a database of its own, made and dropped here, on the server at ``database`` or
+    ``DULY_TEST_DATABASE_URL``, else on an embedded one that all laboratories of this user share; made from the
+    database ``template`` of that server, which has the schema, where one is given. With ``commands=False`` shell
+    commands and HTTP calls are not carried out, and succeed.
+    """
+    return Opening(_opened(app, at, database, template, commands))
 
 
 @asynccontextmanager
-async def lab(app: Duly, *, at: datetime | str, database: str | None = None) -> AsyncIterator[Lab]:
-    """A laboratory for the jobs of ``app``, beginning at the instant ``at``.
-
-    It has a database of its own, made and dropped here, on the server at ``database`` or
-    ``DULY_TEST_DATABASE_URL``, else on an embedded one that all laboratories of this user share.
-    """
+async def _opened(
+    app: Duly, at: datetime | str, database: str | None, model: str | None, commands: bool
+) -> AsyncIterator[Lab]:
     clock = VirtualClock(parse(at) if isinstance(at, str) else at)
-    address = database or os.environ.get("DULY_TEST_DATABASE_URL")
-    held = None
-    if address is None:
-        from duly.embedded import hold
+    with server(database) as address, _database_on(address, model) as url:
+        async with Database(url, clock=clock, pool_size=4) as opened:
+            await (opened.make_partitions() if model else opened.migrate())
+            laboratory = Lab(opened, app, clock, commands=commands)
+            await laboratory.begin()
+            try:
+                yield laboratory
+                await laboratory.end()
+            except (KeyboardInterrupt, SystemExit, GeneratorExit, asyncio.CancelledError):
+                raise
+            except BaseException as error:  # what pytest.fail raises is no Exception
+                if not getattr(error, "__notes__", None):
+                    with suppress(Exception):
+                        error.add_note(await laboratory.timeline())
+                raise
 
-        held = hold(Path(tempfile.gettempdir()) / f"duly-lab-{os.getuid()}")
-        address = held.server.url
+
+@contextmanager
+def server(database: str | None = None) -> Iterator[str]:
+    """The address of the server for laboratories, held for as long as the block lasts; see :func:`lab`."""
+    address = database or os.environ.get("DULY_TEST_DATABASE_URL")
+    if address is not None:
+        yield address
+        return
+    from duly.embedded import hold  # nobody who has a server loads the embedded one
+
+    with hold(Path(tempfile.gettempdir()) / f"duly-lab-{os.getuid()}") as held:
+        yield held.server.url
+
+
+@contextmanager
+def template(address: str) -> Iterator[str]:
+    """The name of a database on that server which has the schema, for :func:`lab` to copy; dropped at the end."""
+
+    async def migrate(url: str) -> None:
+        async with Database(url, clock=Clock(), pool_size=1) as database:
+            await database.migrate()
+
+    with _database_on(address) as url:
+        asyncio.run(migrate(url))
+        yield str(conninfo_to_dict(url)["dbname"])
+
+
+@contextmanager
+def _database_on(address: str, model: str | None = None) -> Iterator[str]:
+    """A database of its own on a server, empty or a copy of ``model``; dropped at the end."""
     name = f"lab_{uuid4().hex[:12]}"
+    _on_server(address, "copy" if model else "create", name, model or "")
+    _on_server(address, "quick", name)
     try:
-        _on_server(address, "create", name)
-        async with Database(make_conninfo(address, dbname=name), clock=clock, pool_size=4) as opened:
-            await opened.migrate()
-            laboratory = Lab(opened, app, clock)
-            await laboratory.catalog.apply(app.declared(), author="lab")
-            await laboratory._enter()
-            yield laboratory
-            await laboratory.audit()
+        yield make_conninfo(address, dbname=name)
     finally:
         _on_server(address, "drop", name)
-        if held is not None:
-            held.release()
 
 
-def _on_server(address: str, verb: str, name: str) -> None:
-    assert name.isidentifier(), "the name is our own, so that it can stand in the statement as it is"
+def _on_server(address: str, verb: str, name: str, model: str = "") -> None:
     maintenance = make_conninfo(address, dbname=conninfo_to_dict(address).get("dbname") or "postgres")
+    statement = statements("testing")[verb]
     with psycopg.connect(maintenance, autocommit=True) as connection:
-        connection.execute(statements("testing")[verb].replace("lab_name", name))
+        names = {"lab_name": name, "lab_model": model}
+        for word, value in names.items():
+            statement = statement.replace(word, sql.Identifier(value).as_string(connection) if value else "")
+        connection.execute(statement)

@@ -3,6 +3,13 @@
 -- name: create
 create database lab_name
 
+-- name: copy
+create database lab_name template lab_model
+
+-- name: quick
+-- Nothing of a laboratory has to outlive a crash of the machine, so no commit waits for the disk.
+alter database lab_name set synchronous_commit = off
+
 -- name: drop
 drop database if exists lab_name with (force)
 
@@ -13,3 +20,21 @@ select tiles.lo, tiles.hi, tiles.kind, tiles.answer, tiles.count, tiles.into_at
  where jobs.name = %(job)s::text
    and jobs.state <> 'removed'
  order by tiles.hi
+
+-- name: live
+-- What is given to execution and has not ended, without what only a person can bring on.
+select jobs.name, runs.scheduled_at, runs.trigger_id, runs.state, runs.waits_for
+  from duly.runs
+  join duly.jobs on jobs.id = runs.job_id
+ where runs.state in ('queued', 'running', 'asleep')
+ order by runs.scheduled_at, jobs.name
+ limit 20
+
+-- name: told_of
+-- The jobs that have a verdict or a run.
+select jobs.name
+  from duly.jobs
+ where jobs.state <> 'removed'
+   and (exists (select from duly.tiles where tiles.job_id = jobs.id)
+        or exists (select from duly.runs where runs.job_id = jobs.id))
+ order by jobs.name

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from conftest import TestServer
+from conftest import TEMPLATE, TestServer
 from duly.testing import lab
 
 
 @pytest.fixture
 def laboratory(server: TestServer) -> Any:
     """``async with laboratory(app, at=...) as t``: the kit that users have, on our server."""
-    return partial(lab, database=server.url)
+    return partial(lab, database=server.url, template=TEMPLATE)
