@@ -14,6 +14,8 @@ PROMISES = "tests/promises"
 REMEMBERS = f"{PROMISES}/test_durable_runs.py"
 ORDER = f"{PROMISES}/test_durable_order.py"
 SIGNALS = "tests/postgres/test_durable_races.py"
+CANCEL = "tests/promises/test_cancel.py"
+MAXIMUM = "tests/promises/test_max_running.py"
 WINDOWS = "tests/faults/test_leader_windows.py::test_no_decision_is_out_of_epoch_order"
 NOW = "duly.now(%(at)s::timestamptz, %(shift)s::double precision)"
 CLOCK = NOW.replace("now", "clock")
@@ -185,7 +187,7 @@ MUTANTS: Sequence[Mutant] = (
         "postgres.sql",
         "tests/faults/test_crash_points.py::test_nothing_is_lost_stuck_or_done_twice[finish.recorded:stop]",
         (
-            "set local lock_timeout = '500ms';\nset local idle_in_transaction_session_timeout = '5s'\n",
+            "set local lock_timeout = '500ms'; set local idle_in_transaction_session_timeout = '5s'\n",
             "set local lock_timeout = '500ms'\n",
         ),
     ),
@@ -377,6 +379,69 @@ MUTANTS: Sequence[Mutant] = (
             "       set state        = judged.state,\n"
             "           attempt      = runs.attempt - case when judged.state = 'asleep' then 1 else 0 end,\n",
         ),
+    ),
+    _m(
+        "what falls due asks nobody to stop",
+        "planner.py",
+        f"{CANCEL}::test_what_falls_due_asks_the_run_before_it_to_stop_and_runs_when_it_has",
+        (
+            "        plan.asks = asking_at is not None and asking_at <= horizon\n",
+            "        plan.asks = False\n",
+        ),
+    ),
+    _m(
+        "what fell due while nobody was up asks a run to stop",
+        "planner.py",
+        f"{CANCEL}::test_what_fell_due_while_nobody_was_up_does_not_ask_a_run_that_lived_through_it",
+        ("    return max(plan.cursor_at, plan.busy_at or plan.cursor_at)\n", "    return plan.cursor_at\n"),
+    ),
+    _m(
+        "a run that was asked to stop is tried again",
+        "ledger.sql",
+        f"{CANCEL}::test_a_run_that_was_asked_is_not_tried_again",
+        ("               when runs.cancel_at is not null then 'cancelled'\n", ""),
+    ),
+    _m(
+        "an attempt that does not stop is never fenced off",
+        "records.sql",
+        f"{CANCEL}::test_one_that_does_not_stop_is_fenced_off_after_its_grace",
+        (
+            "        or runs.cancel_at < duly.now",
+            "        or runs.cancel_at is null and runs.cancel_at < duly.now",
+        ),
+    ),
+    _m(
+        "an attempt is fenced off before its grace is over",
+        "records.sql",
+        f"{CANCEL}::test_one_that_does_not_stop_is_fenced_off_after_its_grace",
+        (
+            "- (select policies.cancel_grace from duly.policies where policies.id = runs.policy_id)\n",
+            "- (select 0.0 from duly.policies where policies.id = runs.policy_id)\n",
+        ),
+    ),
+    _m(
+        "a run that nobody runs is asked to stop and keeps its place",
+        "stops.py",
+        f"{CANCEL}::test_a_run_that_nobody_runs_makes_place_at_once",
+        ("ended=await ledger.finish(connection, ended)", "ended=await ledger.finish(connection, ended[:0])"),
+    ),
+    _m(
+        "one run more is live than may be",
+        "planner.py",
+        f"{MAXIMUM}::test_with_all_each_waits_for_a_place_in_its_order",
+        ("standing.live_runs >= policy.max_running", "standing.live_runs > policy.max_running"),
+    ),
+    _m(
+        "a plan's own runs do not count to the maximum",
+        "plans.py",
+        f"{MAXIMUM}::test_after_an_outage_catch_up_keeps_to_both_bounds",
+        ("self.standing.live_runs + len(self.runs) >= most", "self.standing.live_runs >= most"),
+    ),
+    _m(
+        "time in which all places were taken is taken for time in which nobody looked",
+        "planner.py",
+        f"{MAXIMUM}::test_with_none_what_falls_due_while_all_are_busy_is_overlap_and_not_missed",
+        ("        plan.seen_at = plan.standing.now\n", "        plan.seen_at = None\n"),
     ),
     _m(
         "a leader's grant that has lapsed is renewed",

@@ -162,20 +162,23 @@ async def test_a_manual_run_asks_the_one_before_it_and_is_asked_by_what_falls_du
         assert await told(t, "job") == ["12:00:00 run", "12:01:00 run"]
 
 
-async def test_what_was_owed_before_a_run_began_does_not_ask_it_to_stop(laboratory: Open) -> None:
-    """After an outage one run is due for all; it is asked by the next occurrence and not by those that it is for."""
+async def test_what_fell_due_while_nobody_was_up_does_not_ask_a_run_that_lived_through_it(
+    laboratory: Open,
+) -> None:
+    """In that time the job is not known to have been busy; the next occurrence asks it."""
     async with laboratory(minutely(), at=NOON) as t:
         hand = await Hand(t).enter()
-        await t.advance(by=300, scheduler=False, worker=False)
-        await decide(t)
-        [late] = await hand.claim()
+        await decide(t, by=30)
+        [noon] = await hand.claim()
+        await t.outage(by=330)
+        assert f"{t.now:%H:%M:%S}" == "12:05:30"
         await decide(t, by=20)
         assert await asked(hand) == []
         await decide(t, by=20)
-        assert await asked(hand) == ["12:05:00"]
-        await hand.end(late, "cancelled")
+        assert await asked(hand) == ["12:06:00"]
+        await hand.end(noon, "cancelled")
         await t.settle()
-        assert (await told(t, "job"))[-1] == "12:05:00 run"
+        assert (await told(t, "job"))[-1] == "12:06:00 run"
 
 
 async def test_with_none_the_newest_of_the_busy_time_runs_all_the_same(laboratory: Open) -> None:
