@@ -186,8 +186,8 @@ class SyncJobs:
 class SyncRuns:
     """What was given to execution: ``client.runs``. See :class:`~duly.client.Runs` for each verb."""
 
-    def __init__(self, database: Callable[[], Database]) -> None:
-        self._runs = Runs(database, _pause)
+    def __init__(self, database: Callable[[], Database], author: str) -> None:
+        self._runs = Runs(database, _pause, author)
 
     def get(self, id: str) -> RunInfo:
         """One run by its address. Raises NotFound."""
@@ -216,6 +216,14 @@ class SyncRuns:
         """What it remembers, and the signals that wait for it. Raises NotFound."""
         return driven(self._runs.history(id))
 
+    def cancel(self, id: str, *, reason: str | None = None) -> RunInfo:
+        """End a run before its time. Raises NotFound, Conflict for a run that has ended."""
+        return driven(self._runs.cancel(id, reason=reason))
+
+    def retry(self, id: str) -> RunInfo:
+        """Try a run again that has ended without success. Raises NotFound, Conflict."""
+        return driven(self._runs.retry(id))
+
     def wait(self, id: str, timeout: object = None) -> RunInfo:
         """The run when it has ended; raises TimeoutError after ``timeout``."""
         return driven(self._runs.wait(id, timeout))
@@ -233,7 +241,7 @@ class SyncClient:
         self._open: Database | None = None
         self._held: Any = None
         self.jobs = SyncJobs(self._database, self._author)
-        self.runs = SyncRuns(self._database)
+        self.runs = SyncRuns(self._database, self._author)
 
     def open(self) -> SyncClient:
         """Reach the database; raises a DatabaseError that says what to do next."""

@@ -31,6 +31,7 @@ from duly.backfills import KEY, Asked, Backfilled, Backfills
 from duly.catalog import Catalog
 from duly.clock import Clock, parse
 from duly.connections import Guest
+from duly.control import Control
 from duly.definitions import changed, described
 from duly.errors import Conflict, DatabaseError
 from duly.explain import explain
@@ -299,9 +300,10 @@ class Jobs:
 class Runs:
     """What was given to execution: ``client.runs``."""
 
-    def __init__(self, database: Callable[[], Database], pause: Pause) -> None:
+    def __init__(self, database: Callable[[], Database], pause: Pause, author: str) -> None:
         self._database = database
         self._pause = pause
+        self._author = author
 
     async def get(self, id: str) -> RunInfo:
         """One run by its address. Raises NotFound."""
@@ -338,6 +340,19 @@ class Runs:
         """What it remembers: ``items`` in their order, and the signals ``waiting`` for it. Raises NotFound."""
         return await signals.history(self._database(), id)
 
+    async def cancel(self, id: str, *, reason: str | None = None) -> RunInfo:
+        """End a run: one that waits at once; one that runs is asked to stop, and fenced off after its grace.
+
+        Raises NotFound, Conflict for a run that has ended.
+        """
+        await Control(self._database()).cancel(id, author=self._author, reason=reason)
+        return await self.get(id)
+
+    async def retry(self, id: str) -> RunInfo:
+        """Try a run again that ended without success, or that is parked. Raises NotFound, Conflict."""
+        await Control(self._database()).retry(id)
+        return await self.get(id)
+
     async def wait(self, id: str, timeout: object = None) -> RunInfo:  # noqa: ASYNC109 - seconds, "5m", timedelta
         """The run when it has ended, whatever its outcome; raises TimeoutError after ``timeout``, NotFound."""
         database = self._database()
@@ -373,7 +388,7 @@ class Client:
         self._borrowed = False
         self._held: Any = None
         self.jobs = Jobs(self._database, self._author)
-        self.runs = Runs(self._database, asyncio.sleep)
+        self.runs = Runs(self._database, asyncio.sleep, self._author)
 
     async def open(self) -> Client:
         """Reach the database; raises a DatabaseError that says what to do next."""

@@ -135,6 +135,34 @@ update duly.cursors
    set amended = true
  where cursors.job_id = %(job_id)s::bigint
 
+-- name: run_now
+-- One run and what its job answers, for somebody who holds the job's cursor; locked.
+select runs.state, runs.cancel_at, runs.attempt, runs.worker,
+       (select policies.exclusive from duly.policies where policies.id = runs.policy_id) as exclusive
+  from duly.runs
+ where runs.job_id = %(job_id)s::bigint
+   and runs.scheduled_at = %(scheduled_at)s::timestamptz
+   and runs.trigger_id = %(key)s::text
+   for no key update
+
+-- name: retry
+-- A run that has ended without success, or is parked, has all its tries again; its attempts stay as they were.
+update duly.runs
+   set state         = case when %(waits)s::boolean then 'asleep' else 'queued' end,
+       waits_for     = case when %(waits)s::boolean then 'place' end,
+       available_at  = duly.clock(%(at)s::timestamptz, %(shift)s::double precision),
+       failures      = 0,
+       losses        = 0,
+       finished_at   = null,
+       cancel_at     = null,
+       cancel_reason = null,
+       error         = null
+ where runs.job_id = %(job_id)s::bigint
+   and runs.scheduled_at = %(scheduled_at)s::timestamptz
+   and runs.trigger_id = %(key)s::text
+   and runs.state in ('failed', 'cancelled', 'expired', 'parked')
+returning runs.job_id
+
 -- name: signalled
 -- A run that waits for a signal goes on: called by whoever holds its row and has just written the signal.
 update duly.runs

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from duly import Conflict, Duly, NotFound, Run, every
-from promises.stage import Another, Open, at, remember, rows, told
+from duly.ledger import Finished, Ledger
+from duly.testing import Lab
+from promises.stage import Another, Hand, Open, at, decide, remember, rows, told
 
 NIGHT = "2027-01-05T01:00:00Z"
 DAY = "%d %H:%M"
@@ -19,6 +23,13 @@ def hourly(**policies: object) -> tuple[Duly, list[Run]]:
 
 def hours(seen: list[Run]) -> list[int]:
     return [run.scheduled_at.hour for run in seen]
+
+
+async def reap(t: Lab) -> Sequence[Finished]:
+    """What whoever keeps house ends at this instant."""
+    ledger = Ledger(t.database)
+    async with t.database.connection() as connection:
+        return await ledger.finish(connection, await ledger.lost(connection))
 
 
 # ------------------------------------------------------------------ skip and unskip
@@ -173,3 +184,121 @@ async def test_a_job_that_the_scheduler_set_aside_is_released_with_a_word(labora
         await t.advance(by="1h")
         assert hours(seen) == [1, 4, 5]
         assert (await told(t, "job", DAY))[1:3] == ["05 03:30 coalesced 2", "05 04:30 run"]
+
+
+# ------------------------------------------------------------------ cancel and retry
+
+
+async def test_a_run_that_waits_is_cancelled_at_once_and_gives_its_place_back(laboratory: Open) -> None:
+    app, seen = hourly()
+    async with laboratory(app, at=NIGHT) as t:
+        await decide(t, by="30m")
+        run = await t.client.runs.cancel("job@2027-01-05T01:30:00Z", reason="wrong figures")
+        assert (run.state, run.error) == (
+            "cancelled",
+            {"class": "Cancelled", "message": "asked to stop: by lab (wrong figures)"},
+        )
+        await t.advance(by="1h")
+        assert hours(seen) == [2]
+        with pytest.raises(Conflict, match="has ended already: it is cancelled"):
+            await t.client.runs.cancel("job@2027-01-05T01:30:00Z")
+        with pytest.raises(NotFound, match="there is no run"):
+            await t.client.runs.cancel("job@2027-01-05T01:31:00Z")
+
+
+async def test_a_running_attempt_is_asked_first_and_fenced_off_when_its_grace_is_over(
+    laboratory: Open,
+) -> None:
+    """Its worker does not answer: after the grace whoever keeps house ends it, and it can record nothing any more."""
+    app, _ = hourly(cancel_grace=10, max_attempts=5)
+    async with laboratory(app, at=NIGHT) as t:
+        hand = await Hand(t).enter()
+        await decide(t, by="30m")
+        [claimed] = await hand.claim()
+        run = await t.client.runs.cancel("job@2027-01-05T01:30:00Z")
+        assert (run.state, (await t.client.runs.cancel(run.id)).state) == ("running", "running")
+        assert await reap(t) == []
+        await decide(t, by=11)
+        [ended] = await reap(t)
+        assert (ended.outcome, ended.state) == ("cancelled", "cancelled")
+        assert await hand.end(claimed) is None
+
+
+async def test_an_attempt_that_was_asked_and_ends_by_itself_has_its_own_outcome(laboratory: Open) -> None:
+    app, _ = hourly(max_attempts=5)
+    async with laboratory(app, at=NIGHT) as t:
+        hand = await Hand(t).enter()
+        await decide(t, by="30m")
+        [claimed] = await hand.claim()
+        await t.client.runs.cancel("job@2027-01-05T01:30:00Z")
+        ended = await hand.end(claimed, "failed", error={"class": "E", "message": "m"}, delay=1.0)
+        assert (ended and ended.state) == "cancelled"
+
+
+async def test_a_failed_run_is_tried_again_under_its_own_address(laboratory: Open) -> None:
+    app = Duly()
+    fails = [True, True]
+    attempts: list[tuple[str, int]] = []
+
+    @app.job("30 * * * *", name="job", catchup="all", max_attempts=2, backoff={"first": 1, "jitter": False})
+    async def task(run: Run) -> None:
+        attempts.append((run.idempotency_key, run.attempt))
+        if fails:
+            fails.pop()
+            raise RuntimeError("not yet")
+
+    async with laboratory(app, at=NIGHT) as t:
+        await t.advance(by="35m")
+        address = "job@2027-01-05T01:30:00Z"
+        assert (await t.client.runs.get(address)).state == "failed"
+        assert (await t.client.runs.retry(address)).state == "queued"
+        await t.settle()
+        run = await t.client.runs.get(address)
+        assert (run.state, [each["outcome"] for each in run.attempts]) == (
+            "succeeded",
+            ["failed", "failed", "succeeded"],
+        )
+        assert attempts == [(f"default/{address}", number) for number in (1, 2, 3)]
+        with pytest.raises(Conflict, match="has succeeded"):
+            await t.client.runs.retry(address)
+
+
+async def test_a_retry_of_an_exclusive_job_waits_for_the_place(laboratory: Open) -> None:
+    app, _ = hourly()
+    async with laboratory(app, at=NIGHT) as t:
+        hand = await Hand(t).enter()
+        await decide(t, by="30m")
+        [first] = await hand.claim()
+        await hand.end(first, "failed", error={"class": "E", "message": "m"})
+        await decide(t, by="1h")
+        [second] = await hand.claim()
+        with pytest.raises(Conflict, match="is running"):
+            await t.client.runs.retry(second.id)
+        waiting = await t.client.runs.retry(first.id)
+        assert (waiting.state, waiting.document["waits_for"]) == ("asleep", "place")
+        assert await hand.claim() == []
+        await hand.end(second)
+        [again] = await hand.claim()
+        assert (again.id, again.attempt) == (first.id, 2)
+        await decide(t, by="1h")
+        assert await hand.claim() == []
+        await hand.end(again)
+        await decide(t, by=1)
+        [third] = await hand.claim()
+        assert third.key.scheduled_at.hour == 3
+
+
+async def test_a_retry_takes_a_free_place(laboratory: Open) -> None:
+    app, _ = hourly()
+    async with laboratory(app, at=NIGHT) as t:
+        hand = await Hand(t).enter()
+        await decide(t, by="30m")
+        [first] = await hand.claim()
+        await hand.end(first, "failed", error={"class": "E", "message": "m"})
+        assert (await t.client.runs.retry(first.id)).state == "queued"
+        await decide(t, by="1h")
+        [again] = await hand.claim()
+        assert again.id == first.id
+        await hand.end(again)
+        await decide(t, by=1)
+        assert [one.key.scheduled_at.hour for one in await hand.claim()] == [2]
