@@ -15,3 +15,9 @@ from duly.testing import lab
 def laboratory(server: TestServer) -> Any:
     """``async with laboratory(app, at=...) as t``: the kit that users have, on our server."""
     return partial(lab, database=server.url, template=TEMPLATE)
+
+
+@pytest.fixture(scope="session")
+def duly_server(server: TestServer) -> tuple[str, str]:
+    """What ``duly_lab`` stands on: the server of this run, and the database on it that has the schema."""
+    return server.url, TEMPLATE
