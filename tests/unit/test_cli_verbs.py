@@ -47,6 +47,8 @@ CHANGING = [
     "jobs release",
     "jobs skip",
     "jobs unskip",
+    "runs cancel",
+    "runs retry",
     "backfill",
     "import crontab",
 ]
@@ -78,7 +80,7 @@ def test_the_verbs_are_those_that_others_rely_on() -> None:
             ),
             "unskip",
         ],
-        "runs": ["history", "list", "logs", "show", "signal"],
+        "runs": ["cancel", "history", "list", "logs", "retry", "show", "signal"],
     }
     alone = ["audit", "backfill", "cluster", "explain", "migrate", "next", "scheduler", "up", "worker"]
     below = [f"{group} {word}" for group, words in groups.items() for word in words]

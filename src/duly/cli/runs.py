@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 runs = Verbs(
     "runs",
-    short="What was given to execution: list, show, logs, history, signal.",
+    short="What was given to execution: list, show, logs, history, signal, cancel, retry.",
     example="duly runs list --job nightly_sales",
     places={
         "list": "duly.cli.runs:list_runs",
@@ -26,6 +26,8 @@ runs = Verbs(
         "logs": "duly.cli.runs:logs_of_run",
         "history": "duly.cli.runs:history_of_run",
         "signal": "duly.cli.runs:signal_run",
+        "cancel": "duly.cli.control:cancel_run",
+        "retry": "duly.cli.control:retry_run",
     },
 )
 
