@@ -7,10 +7,8 @@ is replayed but the sequence of questions: another sequence is a :class:`~duly.e
 
 from __future__ import annotations
 
-import builtins
 import inspect
 import json
-import sys
 import threading
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -25,23 +23,18 @@ from psycopg.types.json import Jsonb
 from psycopg_pool import PoolClosed, PoolTimeout
 
 from duly import crash
-from duly.clock import parse
-from duly.errors import DefinitionError, Fenced, HistoryTooLarge, RunError, StepMismatch
-from duly.jobs import NAME, RESULT_LIMIT, plain_json
+from duly.errors import Fenced, HistoryTooLarge, RunError, StepMismatch
+from duly.histories import Entry, kept, outcome, seconds_of, sequence, signal_name
+from duly.jobs import RESULT_LIMIT, plain_json
 from duly.postgres import Row
 from duly.records import Claimed, run_id
-from duly.settings import duration
 from duly.transactions import IDLE, PAUSE, Effects, Hand, Tills, bounded, unbroken, unknown, waiting_hand
 
 EVENTS_LIMIT = 10_000
 """How many events a run may remember."""
 HISTORY_LIMIT = 16 * 1024 * 1024
 """How many bytes of JSON a run may remember in all; one result is at most 256 KiB."""
-LONGEST = 100 * 366 * 86400.0
-"""How many seconds a run may sleep or wait."""
-
 _KEY_LIMIT = 200
-_SHOWN = 12  # of either sequence, in the message about a mismatch
 
 T = TypeVar("T")
 
@@ -70,25 +63,6 @@ class Previous:
     result: Any
 
 
-@dataclass(kw_only=True, slots=True)
-class _Entry:
-    """One thing that the run asked for: a step, a sleep or a wait; the answer of a wait comes later."""
-
-    kind: str
-    key: str
-    data: Mapping[str, Any]
-    answer: Mapping[str, Any] | None = None
-
-    @property
-    def label(self) -> str:
-        return f"wait {self.key}" if self.kind == "wait" else self.key
-
-    @property
-    def until(self) -> datetime | None:
-        text = self.data.get("until")
-        return None if text is None else parse(text)
-
-
 class Memory:
     """What one attempt remembers of its run. Each verb takes the :class:`Hand` of its world and asks one thing.
 
@@ -101,6 +75,7 @@ class Memory:
         self.attempt = claimed.attempt
         self.over: Suspended | StepMismatch | None = None
         self._effects = effects
+        effects.check = self._before_transaction
         self._job = claimed.job
         self._key: dict[str, object] = {
             "job_id": claimed.key.job_id,
@@ -108,7 +83,7 @@ class Memory:
             "trigger_id": claimed.key.trigger_id,
         }
         self._fence: dict[str, object] = {**self._key, "attempt": claimed.attempt, "worker": worker}
-        self._entries: list[_Entry] = []
+        self._entries: list[Entry] = []
         self._loaded = False
         self._seq = self._size = self._place = 0
         self._asked: list[str] = []
@@ -128,11 +103,11 @@ class Memory:
             entry = await self._next(hand, "step", label)
             if entry is None:
                 entry = await self._do(hand, label, call, transaction)
-            return _outcome(entry, self.run)
+            return outcome(entry, self.run)
 
     async def sleep(self, hand: Hand, wanted: object) -> None:
         """Return when so much time has passed since the run asked first; until then the attempt ends."""
-        seconds = _seconds("run.sleep", wanted)
+        seconds = seconds_of("run.sleep", wanted)
         with self._alone():
             label = self._label("sleep", None)
             entry = await self._next(hand, "sleep", label)
@@ -148,7 +123,7 @@ class Memory:
     async def wait_for(self, hand: Hand, name: str, patience: object) -> Any:
         """The payload of the oldest signal ``name`` that was not taken; TimeoutError when there is none in time."""
         signal_name(name)
-        seconds = None if patience is None else _seconds("run.wait_for", patience)
+        seconds = None if patience is None else seconds_of("run.wait_for", patience)
         with self._alone():
             entry = await self._next(hand, "wait", name)
             if entry is None or entry.answer is None:
@@ -188,7 +163,7 @@ class Memory:
             except StepMismatch as mismatch:
                 self.over = mismatch
 
-    def before_transaction(self) -> None:
+    async def _before_transaction(self, hand: Hand) -> None:
         """The run is about to end with its transaction: raises what :meth:`close` would find; RunError in a step."""
         if self.over is not None:
             raise self.over
@@ -197,6 +172,8 @@ class Memory:
                 f"run {self.run} has a step under way, and its transaction would end the run before that",
                 hint="let a step write with `run.step(fn, ..., transaction=True)`",
             )
+        if self.attempt > 1:
+            await self._load(hand)
         if self._place < len(self._entries):
             self.over = self._at_odds(None)
             raise self.over
@@ -253,10 +230,10 @@ class Memory:
             entry.key == earlier and entry.kind == "step" and "error" in entry.data for entry in self._entries
         )
 
-    async def _next(self, hand: Hand, kind: str, key: str) -> _Entry | None:
+    async def _next(self, hand: Hand, kind: str, key: str) -> Entry | None:
         """What the history has at this place, None beyond its end; raises StepMismatch where it is another thing."""
         await self._load(hand)
-        asked = _Entry(kind=kind, key=key, data={})
+        asked = Entry(kind=kind, key=key, data={})
         self._asked.append(asked.label)
         if self._place < len(self._entries):
             entry = self._entries[self._place]
@@ -277,7 +254,7 @@ class Memory:
         what = f"asks for {asked}" if asked else "ends"
         return StepMismatch(
             f"run {self.run} {what} where its history has {recorded[self._place]}; "
-            f"recorded: {_sequence(recorded, self._place)}; asked: {_sequence(self._asked, self._place)}",
+            f"recorded: {sequence(recorded, self._place)}; asked: {sequence(self._asked, self._place)}",
             recorded=recorded,
             asked=list(self._asked),
             hint="run it with the code that it began with, or start a run of its own for the new code",
@@ -285,7 +262,7 @@ class Memory:
 
     # ------------------------------------------------------------------ doing and remembering
 
-    async def _do(self, hand: Hand, label: str, call: Callable[..., Any], transaction: bool) -> _Entry:
+    async def _do(self, hand: Hand, label: str, call: Callable[..., Any], transaction: bool) -> Entry:
         self._check_room()
         try:
             if transaction:
@@ -300,7 +277,7 @@ class Memory:
         crash.point("step.committed")
         return entry
 
-    async def _do_within(self, hand: Hand, label: str, call: Callable[..., Any]) -> _Entry:
+    async def _do_within(self, hand: Hand, label: str, call: Callable[..., Any]) -> Entry:
         """A step whose effects are committed with its checkpoint, or not at all."""
         seq = self._seq + 1
         async with bounded(hand, IDLE) as commit:
@@ -337,13 +314,13 @@ class Memory:
         *,
         data: Mapping[str, Any] | None = None,
         seconds: float | None = None,
-    ) -> _Entry:
+    ) -> Entry:
         self._check_room()
         row = await self._checkpoint(hand, kind, key, data=data, seconds=seconds)
         return self._append(row["seq"], kind, key, row["data"] or {})
 
-    def _append(self, seq: int, kind: str, key: str, data: Mapping[str, Any]) -> _Entry:
-        entry = _Entry(kind=kind, key=key, data=data)
+    def _append(self, seq: int, kind: str, key: str, data: Mapping[str, Any]) -> Entry:
+        entry = Entry(kind=kind, key=key, data=data)
         self._seq = seq
         self._size += len(json.dumps(data))
         self._entries.append(entry)
@@ -354,16 +331,16 @@ class Memory:
         """The task went on after the error of a step, so that error is part of the sequence."""
         if self._failed is not None:
             (label, error), self._failed = self._failed, None
-            await self._write(hand, "step", label, data={"error": _kept(error)})
+            await self._write(hand, "step", label, data={"error": kept(error)})
 
     # ------------------------------------------------------------------ waiting for a signal
 
-    async def _listen(self, hand: Hand, name: str, seconds: float | None, entry: _Entry | None) -> _Entry:
+    async def _listen(self, hand: Hand, name: str, seconds: float | None, entry: Entry | None) -> Entry:
         """Register the wait, then look for its answer, under the run's lock: who sends meanwhile comes after."""
         place = self._place if entry is None else self._place - 1
         again = False
 
-        async def look() -> _Entry:
+        async def look() -> Entry:
             nonlocal again, entry
             now = await self._hold(hand)
             if again:  # a COMMIT without an answer may have taken place
@@ -384,8 +361,8 @@ class Memory:
         return entry
 
     async def _answered(
-        self, hand: Hand, name: str, seconds: float | None, entry: _Entry | None, now: datetime
-    ) -> _Entry:
+        self, hand: Hand, name: str, seconds: float | None, entry: Entry | None, now: datetime
+    ) -> Entry:
         if entry is not None and entry.answer is not None:
             return entry
         if entry is None:
@@ -416,11 +393,11 @@ class Memory:
 
     async def _reload(self, hand: Hand) -> None:
         rows = await hand.rows("durable", "history", self._key)
-        entries: list[_Entry] = []
+        entries: list[Entry] = []
         for row in rows:
             data = row["data"] or {}
             if row["kind"] in ("step", "sleep", "wait"):
-                entries.append(_Entry(kind=row["kind"], key=row["key"], data=data))
+                entries.append(Entry(kind=row["kind"], key=row["key"], data=data))
             elif row["kind"] in ("signal", "timeout"):
                 entries[-1].answer = data
         self._entries, self._loaded = entries, True
@@ -531,64 +508,5 @@ class Memory:
             await hand.pause(PAUSE)
 
 
-def signal_name(name: object) -> str:
-    """``name`` if a signal can be called so; raises DefinitionError."""
-    if not isinstance(name, str) or not NAME.fullmatch(name):
-        raise DefinitionError(
-            f"{name!r:.60} cannot name a signal: letters, digits and _ . : / - , at most 200, no blank"
-        )
-    return name
-
-
-def step_name(function: Callable[..., Any]) -> str:
-    """What a step is called: the name of its function."""
-    inner = function
-    while hasattr(inner, "func"):  # functools.partial
-        inner = inner.func
-    return str(getattr(inner, "__name__", type(inner).__name__))[:100]
-
-
 async def _value(given: Any) -> Any:
     return await given if inspect.isawaitable(given) else given
-
-
-def _seconds(verb: str, wanted: object) -> float:
-    seconds = duration(wanted)
-    if not 0 <= seconds <= LONGEST:
-        raise ValueError(f"{verb}: {wanted!r} is no time ahead that anybody can wait for: 0 to 100 years")
-    return seconds
-
-
-def _sequence(labels: Sequence[str], place: int) -> str:
-    """The labels around a place, at most a dozen."""
-    first = max(0, place - _SHOWN + 2)
-    shown = [
-        *(["…"] if first else []),
-        *labels[first : place + 2],
-        *(["…"] if len(labels) > place + 2 else []),
-    ]
-    return ", ".join(shown) or "nothing"
-
-
-# ---------------------------------------------------------------- errors that a task caught and went on after
-
-
-def _kept(error: Exception) -> dict[str, str]:
-    from duly.executors import described  # late: the executors run what is remembered here
-
-    kind = type(error)
-    return {**described(error), "module": kind.__module__, "qualname": kind.__qualname__}
-
-
-def _outcome(entry: _Entry, run: str) -> Any:
-    """The result of a step, or the error that its task caught when it happened, as the same class if it is known."""
-    error = entry.data.get("error")
-    if error is None:
-        return entry.data.get("result")
-    module = sys.modules.get(error["module"], builtins)
-    kind = getattr(module, error["qualname"], None)
-    if isinstance(kind, type) and issubclass(kind, Exception):
-        remembered = kind.__new__(kind)
-        remembered.args = (error["message"],)
-        raise remembered
-    raise RunError(f"step {entry.key} of run {run} had failed with {error['class']}: {error['message']}")

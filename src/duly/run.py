@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from duly.durable import Memory, Previous, step_name
+from duly.durable import Memory, Previous
 from duly.errors import RunError
+from duly.histories import step_name
 from duly.jobs import DataInterval, data_interval
 from duly.postgres import driven
 from duly.records import Claimed, idempotency_key
@@ -112,8 +113,6 @@ class Run:
         Raises Fenced at the end of the block when this attempt has lost its run, and RunError when the attempt
         has had its transaction already; what the block itself raises rolls it back and is raised on.
         """
-        if self.memory is not None:
-            self.memory.before_transaction()
         return Block(self._effects(), idle)
 
     def result(self, value: Any) -> None:

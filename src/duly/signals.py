@@ -11,8 +11,8 @@ from psycopg.types.json import Jsonb
 
 from duly import crash
 from duly.clock import text
-from duly.durable import signal_name
 from duly.errors import Conflict
+from duly.histories import signal_name
 from duly.jobs import ARGS_LIMIT, plain_json
 from duly.listing import run_row
 from duly.postgres import Connection, Database, Row

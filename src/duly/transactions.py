@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
 from dataclasses import replace
 from types import TracebackType
@@ -121,7 +121,8 @@ class Tills:
 class Effects:
     """What one attempt commits: at most one transaction, and with it the run's completion.
 
-    ``finished`` is what the ledger recorded, once the transaction has been committed.
+    ``finished`` is what the ledger recorded, once the transaction has been committed. ``check`` is asked before it
+    begins and raises where the run may not end yet.
     """
 
     def __init__(self, tills: Tills, claimed: Claimed, worker: UUID) -> None:
@@ -130,6 +131,7 @@ class Effects:
         self.finished: Finished | None = None
         self.busy = False
         self.hand: Hand | None = None
+        self.check: Callable[[Hand], Coroutine[Any, Any, None]] = _unchecked
         self._ended = Ended(
             key=claimed.key, attempt=claimed.attempt, worker=worker, outcome="succeeded", delay=None
         )
@@ -163,6 +165,10 @@ class Effects:
             cut(hand.connection)
 
 
+async def _unchecked(hand: Hand) -> None:
+    """Nobody has anything against it."""
+
+
 class Block(AbstractAsyncContextManager[Asynchronous], AbstractContextManager[Synchronous]):
     """``async with`` in an ``async def`` task, ``with`` in a plain one; entered once."""
 
@@ -175,6 +181,7 @@ class Block(AbstractAsyncContextManager[Asynchronous], AbstractContextManager[Sy
         self._effects.begin()
         try:
             self._hand = self._effects.hand = await waiting_hand(self._effects.tills)
+            await self._effects.check(self._hand)
             await _begin(self._hand, self._bounds)
         except BaseException:
             self._effects.busy = False
@@ -195,6 +202,7 @@ class Block(AbstractAsyncContextManager[Asynchronous], AbstractContextManager[Sy
         self._effects.begin()
         try:
             self._hand = self._effects.hand = blocking_hand(self._effects.tills)
+            driven(self._effects.check(self._hand))
             driven(_begin(self._hand, self._bounds))
         except BaseException:
             self._effects.busy = False

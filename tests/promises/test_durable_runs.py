@@ -204,6 +204,42 @@ async def test_an_error_that_the_task_caught_is_part_of_the_history(laboratory: 
         assert await remembered(t, address) == ["step charge#1", "step str#1", "sleep sleep#1"]
 
 
+class Refused(Exception):
+    """An error of the user's own, with more than a message."""
+
+    def __init__(self, code: int, reason: str) -> None:
+        super().__init__(code, reason)
+
+
+async def test_a_remembered_error_is_of_its_class_with_its_arguments_where_the_class_is_known(
+    laboratory: Open,
+) -> None:
+    app = Duly()
+
+    class Local(Exception):
+        pass
+
+    def fail(kind: str) -> None:
+        raise {"known": Refused(402, "no money"), "local": Local("hidden"), "odd": KeyError(object())}[kind]
+
+    async def task(run: Run) -> list[Any]:
+        got: list[Any] = []
+        for kind in ("known", "local", "odd"):
+            try:
+                await run.step(fail, kind)
+            except Exception as error:
+                got.append([type(error).__name__, list(error.args) if kind == "known" else None])
+        await run.sleep("1h")
+        return got
+
+    asked(app, task)
+    async with laboratory(app, at=START) as t:
+        await begin(t)
+        await t.advance(by="1h")
+        run = await only(t)
+        assert run["result"] == [["Refused", [402, "no money"]], ["RunError", None], ["KeyError", None]]
+
+
 async def test_a_keyed_step_is_asked_for_once_except_after_its_failure(laboratory: Open) -> None:
     app, tries = Duly(), []
 
