@@ -215,7 +215,8 @@ update duly.cursors
 
 -- name: sweep
 -- The slow net under everything that a nudge or a nearby transaction may have missed: a job that should be
--- looked at and is not, because its place is free and it sleeps although it has a next instant.
+-- looked at and is not, because its place is free and it sleeps although it has a next instant; a durable job whose
+-- timer names a queue or task that was edited away.
 with stranded as materialized (
     select cursors.job_id, cursors.newest_revision, policies.mechanism,
            duly.clock(%(at)s::timestamptz, %(shift)s::double precision) as now,
@@ -232,7 +233,13 @@ with stranded as materialized (
                           and revisions.revision = cursors.newest_revision
                           and revisions.paused
                           and revisions.resumes_at is null)
-       and not exists (select from duly.timers where timers.job_id = cursors.job_id)
+       and not exists (select from duly.timers
+                         left join duly.revisions on revisions.job_id = timers.job_id
+                                                 and revisions.revision = cursors.newest_revision
+                         left join duly.policies as newest on newest.id = revisions.policy_id
+                        where timers.job_id = cursors.job_id
+                          and (cursors.revision = cursors.newest_revision
+                               or (timers.queue, timers.task) = (newest.queue, newest.task)))
      order by cursors.job_id
      limit %(limit)s::integer
        for no key update of cursors skip locked
@@ -251,7 +258,7 @@ armed as (
       join duly.revisions on revisions.job_id = stranded.job_id and revisions.revision = stranded.newest_revision
       join duly.policies on policies.id = revisions.policy_id
      where stranded.mechanism = 'durable'
-        on conflict (job_id) do nothing
+        on conflict (job_id) do update set queue = excluded.queue, task = excluded.task
 )
 select stranded.job_id
   from stranded

@@ -287,6 +287,8 @@ select claimed.job_id, jobs.name, coalesce(triggers.args, revisions.args) as arg
 -- comes first. A place that is given up goes to the oldest manual run that waits for it, else the job is
 -- looked at again from where its cursor stands. Each place and each run is looked up by its key (hence the limits),
 -- and what belongs together is found by hashing (in), never by joining lists of which one row each is expected.
+-- A durable job's place that is given up sets its timer, in the same commit. Where it waited for an edit, the newest
+-- revision is not in this statement's snapshot: the timer then names the run's own queue and task, until the sweep.
 with ended as materialized (
     select ended.job_id, ended.scheduled_at, ended.trigger_id, ended.attempt, ended.worker, ended.outcome,
            ended.result, ended.error, ended.delay, ended.seen_at, ended.waits_for, ended.until
@@ -363,7 +365,8 @@ finished as (
        and runs.attempt = judged.attempt
        and runs.worker is not distinct from judged.worker
  returning runs.job_id, runs.scheduled_at, runs.trigger_id, runs.attempt, runs.worker, runs.state, runs.started_at,
-           runs.failures, runs.losses, runs.available_at, runs.waits_for, judged.outcome, judged.error, judged.now,
+           runs.failures, runs.losses, runs.available_at, runs.waits_for, runs.queue, runs.task, judged.outcome,
+           judged.error, judged.now,
            judged.seen_at, judged.placed, runs.state in ('queued', 'asleep', 'parked') as live
 ),
 tried as (
@@ -418,10 +421,12 @@ freed as (
        and cursors.live_trigger = finished.trigger_id
  returning cursors.job_id, cursors.newest_revision, cursors.live_at, cursors.wake_at <= finished.now as behind,
            case when cursors.revision < cursors.newest_revision then finished.now else cursors.due_at end as next_at,
-           finished.scheduled_at, finished.trigger_id, finished.attempt, finished.state, finished.live, finished.now
+           finished.scheduled_at, finished.trigger_id, finished.attempt, finished.state, finished.live, finished.queue,
+           finished.task, finished.now
 ),
 generations as materialized (
-    select freed.job_id, freed.newest_revision, freed.scheduled_at, freed.trigger_id, freed.attempt, freed.state, freed.now,
+    select freed.job_id, freed.newest_revision, freed.scheduled_at, freed.trigger_id, freed.attempt, freed.state, freed.queue,
+           freed.task, freed.now,
            case when freed.live_at is null then freed.next_at end as next_at,
            (select coalesce(max(events.seq), 0) from duly.events
              where events.job_id = freed.job_id and events.scheduled_at = freed.scheduled_at
@@ -432,11 +437,11 @@ generations as materialized (
 ),
 armed as (
     insert into duly.timers (job_id, fires_at, queue, task, set_at, set_by, set_trigger, set_attempt, set_seq)
-    select ended.job_id, ended.next_at, policies.queue, policies.task, ended.now, ended.scheduled_at, ended.trigger_id,
-           ended.attempt, ended.seq + 2
+    select ended.job_id, ended.next_at, coalesce(policies.queue, ended.queue), coalesce(policies.task, ended.task), ended.now,
+           ended.scheduled_at, ended.trigger_id, ended.attempt, ended.seq + 2
       from generations as ended
-      join duly.revisions on revisions.job_id = ended.job_id and revisions.revision = ended.newest_revision
-      join duly.policies on policies.id = revisions.policy_id
+      left join duly.revisions on revisions.job_id = ended.job_id and revisions.revision = ended.newest_revision
+      left join duly.policies on policies.id = revisions.policy_id
      where ended.next_at is not null
 ),
 noted as (

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.mutants.mutant import ROOT, Mutant
+from tests.mutants.mutant import mutant as _m
+from tests.mutants.of_timers import OF_TIMERS
+
+__all__ = ["CANARY", "MUTANTS", "ROOT", "Mutant"]
+
 RACES = "tests/postgres/test_races.py"
 ANOMALIES = "tests/postgres/test_anomalies.py"
 MISTAKES = "tests/postgres/test_mistakes.py"
@@ -19,29 +22,6 @@ MAXIMUM = "tests/promises/test_max_running.py"
 WINDOWS = "tests/faults/test_leader_windows.py::test_no_decision_is_out_of_epoch_order"
 NOW = "duly.now(%(at)s::timestamptz, %(shift)s::double precision)"
 CLOCK = NOW.replace("now", "clock")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Mutant:
-    """One fault: ``edits`` are (old, new) texts of ``file``, each old one standing there exactly once."""
-
-    name: str
-    file: str
-    edits: Sequence[tuple[str, str]]
-    test: str
-
-    def spoil(self, text: str) -> str:
-        """The file's text with the fault in it; raises ValueError where an edit does not fit exactly once."""
-        for old, new in self.edits:
-            if text.count(old) != 1:
-                raise ValueError(f"{self.name}: stands {text.count(old)} times in {self.file}: {old!r:.120}")
-            text = text.replace(old, new)
-        return text
-
-
-def _m(name: str, file: str, test: str, *edits: tuple[str, str]) -> Mutant:
-    return Mutant(name=name, file=f"src/duly/{file}", edits=edits, test=test)
-
 
 CANARY = _m(
     "canary: duly cannot be imported at all",
@@ -554,4 +534,5 @@ MUTANTS: Sequence[Mutant] = (
             "            await hand.connection.execute('commit; begin')\n",
         ),
     ),
+    *OF_TIMERS,
 )

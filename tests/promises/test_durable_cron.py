@@ -154,6 +154,7 @@ async def test_a_timer_that_is_found_late_leads_to_what_the_job_answers(laborato
         assert await told(t, "window") == ["12:00:10 window 1", "12:00:20 run", "12:00:30 run"]
         for name in ("all", "latest", "none", "window"):
             assert await timers(t, name) == [START + timedelta(seconds=40)]
+        assert await rows(t, "select job_id from duly.cursors where wake_at is not null") == []
         found = await rows(
             t,
             "select kind, seq, data ->> 'fires_at' as fires_at from duly.events"

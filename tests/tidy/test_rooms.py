@@ -9,7 +9,12 @@ import sys
 
 from tidy.repository import ROOT, SOURCE, files, name, text, tree
 
-PURE = [*files(".py", under=SOURCE / "schedules"), SOURCE / "jobs.py", SOURCE / "plans.py", SOURCE / "planner.py"]
+PURE = [
+    *files(".py", under=SOURCE / "schedules"),
+    SOURCE / "jobs.py",
+    SOURCE / "plans.py",
+    SOURCE / "planner.py",
+]
 WORLD = {
     "asyncio",
     "threading",

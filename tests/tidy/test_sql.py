@@ -182,7 +182,9 @@ def test_each_table_has_one_writer_and_only_the_ledger_writes_history() -> None:
         assert writers[table] == {"ledger.sql"}, table
     for table in ("cursors", "runs", "timers"):
         assert writers.pop(table) == {"ledger.sql", "edits.sql"}, table
-    assert writers.pop("events") == {"ledger.sql", "durable.sql"}, "a generation's life, and what its run remembers"
+    assert writers.pop("events") == {"ledger.sql", "durable.sql"}, (
+        "a generation's life, and what its run remembers"
+    )
     assert {table: sorted(rooms) for table, rooms in writers.items() if len(rooms) > 1} == {}
 
 
