@@ -63,6 +63,47 @@ async def test_other_steps_than_it_remembers_park_the_run_with_both_sequences(la
         assert (await only(t))["state"] == "parked"
 
 
+async def test_a_parked_run_goes_on_when_a_person_tries_it_again_with_the_right_code(
+    laboratory: Open,
+) -> None:
+    """Nothing that it remembers is done again, and the wrong question has left no trace in the order."""
+    app, done = Duly(), []
+
+    async def task(run: Run) -> str:
+        if run.attempt != 2:
+            await run.step(done.append, "first")
+        await run.sleep("1h")
+        await run.step(done.append, "second")
+        return "done"
+
+    asked(app, task, max_attempts=3)
+    async with laboratory(app, at=START) as t:
+        address = await begin(t)
+        await t.advance(by="1h")
+        assert (await only(t))["state"] == "parked"
+        await t.client.runs.retry(address)
+        await t.settle()
+        run = await only(t)
+        assert (run["state"], run["result"], run["error"]) == ("succeeded", "done", None)
+        assert (outcomes(run), done) == (["asleep", "failed", "succeeded"], ["first", "second"])
+
+
+async def test_a_run_that_sleeps_is_ended_by_a_person_at_once(laboratory: Open) -> None:
+    app = Duly()
+
+    async def task(run: Run) -> None:
+        await run.wait_for("never")
+
+    asked(app, task)
+    async with laboratory(app, at=START) as t:
+        address = await begin(t)
+        await t.client.runs.cancel(address)
+        run = await only(t)
+        assert (run["state"], run["waits_for"], run["wakes_at"]) == ("cancelled", None, None)
+        await t.advance(by=DAY)
+        assert (await only(t))["state"] == "cancelled"
+
+
 @pytest.mark.parametrize("ends", ["returns", "commits", "commits at once"])
 async def test_a_run_that_ends_before_it_asked_for_all_it_remembers_is_parked(
     laboratory: Open, ends: str
