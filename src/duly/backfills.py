@@ -15,12 +15,13 @@ from datetime import UTC, datetime, timedelta
 from itertools import groupby, islice
 from typing import Any
 
-from duly import listing
+from duly import listing, stops
 from duly.clock import text
 from duly.errors import Conflict, DefinitionError
 from duly.jobs import Policy
+from duly.ledger import Ledger
 from duly.postgres import Connection, Database, Row
-from duly.records import Actor, run_id
+from duly.records import Actor, key_of, run_id
 from duly.schedules import Schedule, load
 
 KEY = "backfill"
@@ -179,6 +180,21 @@ class Backfills:
                 return done
             look = _FIRST_LOOK if lines else min(look * 1.5, _LONGEST_LOOK)
             await pause(look)
+
+    async def cancel(self, job: str, *, key: str = KEY, author: str, reason: str | None = None) -> int:
+        """Ask every live run of a backfill to stop; how many there were. What has ended stays. Raises NotFound."""
+        ledger = Ledger(self.database)
+        async with self.database.transaction() as connection:
+            found = await listing.named(self.database, connection, job)
+            await self._cursor(connection, found["id"], lock=True)
+            rows = await self.database.rows(
+                connection, "records", "live_of_backfill", job_id=found["id"], key=key
+            )
+            words = f"by {author}" + (f" ({reason})" if reason else "")
+            await stops.ask(ledger, connection, [key_of(row) for row in rows], words)
+        await self.database.nudge("duly_ready")
+        await self.database.nudge("duly_due")
+        return len(rows)
 
     # ------------------------------------------------------------------ one step
 

@@ -17,7 +17,7 @@ import psycopg
 from duly import listing, signals
 from duly.answers import JobInfo, Page, RunInfo
 from duly.audit import Report, audit
-from duly.backfills import Backfilled
+from duly.backfills import KEY, Backfilled, Backfills
 from duly.client import Jobs, Runs, backfilled, instant, located, request
 from duly.clock import Clock
 from duly.connections import Blocking, Guest
@@ -297,6 +297,11 @@ class SyncClient:
         """Run past instants of a job beside its time line. Raises NotFound, DefinitionError, Conflict."""
         asked = request(job, from_at, to_at, limit, key, rerun, cause, reason)
         return driven(backfilled(self._database(), asked, self._author, dry_run, wait, _pause))
+
+    def cancel_backfill(self, job: str, *, key: str = KEY, reason: str | None = None) -> int:
+        """Ask every live run of a backfill to stop; how many there were. Raises NotFound."""
+        backfills = Backfills(self._database())
+        return driven(backfills.cancel(job, key=key, author=self._author, reason=reason))
 
     def using(self, connection: psycopg.Connection[Any]) -> SyncClient:
         """The same verbs on the caller's connection, within the caller's transaction; see ``Client.using``."""

@@ -461,6 +461,10 @@ class Client:
         asked = request(job, from_at, to_at, limit, key, rerun, cause, reason)
         return await backfilled(self._database(), asked, self._author, dry_run, wait, asyncio.sleep)
 
+    async def cancel_backfill(self, job: str, *, key: str = KEY, reason: str | None = None) -> int:
+        """Ask every live run of a backfill to stop; how many there were. Raises NotFound."""
+        return await Backfills(self._database()).cancel(job, key=key, author=self._author, reason=reason)
+
     def using(self, connection: psycopg.AsyncConnection[Any]) -> Client:
         """The same verbs on the caller's connection, within the caller's transaction.
 

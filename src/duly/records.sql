@@ -165,6 +165,16 @@ select count(runs.job_id) as live
    and runs.state in ('queued', 'running', 'asleep', 'parked')
    and runs.kind = 'backfill'
 
+-- name: live_of_backfill
+-- The live runs of one backfill, for somebody who holds the job's cursor.
+select runs.job_id, runs.scheduled_at, runs.trigger_id
+  from duly.runs
+ where runs.job_id = %(job_id)s::bigint
+   and runs.state in ('queued', 'running', 'asleep', 'parked')
+   and runs.trigger_id = %(key)s::text
+   and runs.kind = 'backfill'
+ order by runs.scheduled_at
+
 -- name: backfilled
 -- What became of the runs of one backfill.
 select runs.state, count(runs.job_id)::integer as runs,

@@ -204,6 +204,18 @@ async def test_a_busy_backfill_is_answered_by_overlap_like_any_other_run(laborat
         assert (await told(t, "job"))[1:] == ["03:30:00 overlap 2"]
 
 
+async def test_a_backfill_is_cancelled_with_all_that_it_has_started(laboratory: Open) -> None:
+    app, seen = hourly()
+    async with laboratory(app, at=NIGHT) as t:
+        early = ("2027-01-04T10:00:00Z", NIGHT)
+        await t.client.backfill("job", *early, wait=False)
+        assert await t.client.cancel_backfill("job", reason="enough") == 10
+        await t.advance(by="1h")
+        assert hours(seen) == [1]
+        done = await t.client.backfill("job", *early, wait=False)
+        assert (done.states["cancelled"], done.counts) == (10, {"exists": 10, "run": 5})
+
+
 async def test_ordinary_runs_come_first(laboratory: Open) -> None:
     app, _ = hourly()
     async with laboratory(app, at=NIGHT) as t:

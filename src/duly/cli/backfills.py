@@ -24,8 +24,8 @@ CAUSES = ("missed", "window", "coalesced", "overlap", "paused", "excluded", "poi
 
 @verb("backfill", example="duly backfill nightly_sales --from 2027-03-01T00:00:00Z --to 2027-03-28T00:00:00Z")
 @click.argument("job")
-@click.option("--from", "from_at", type=INSTANT, metavar="T", required=True, help="From here on, included.")
-@click.option("--to", "to_at", type=INSTANT, metavar="T", required=True, help="Up to here, included.")
+@click.option("--from", "from_at", type=INSTANT, metavar="T", help="From here on, included.")
+@click.option("--to", "to_at", type=INSTANT, metavar="T", help="Up to here, included.")
 @click.option(
     "--limit",
     type=click.IntRange(1),
@@ -38,9 +38,12 @@ CAUSES = ("missed", "window", "coalesced", "overlap", "paused", "excluded", "poi
     "--key", metavar="K", help="Under one key nothing runs twice; a re-run draws its own (backfill)."
 )
 @click.option("--reason", metavar="WORDS", help="Why; it stands in the ledger.")
+@click.option(
+    "--cancel", is_flag=True, help="End the runs of this job and key that are live, and start none."
+)
 @click.option("--no-wait", is_flag=True, help="Start what may start now, and end.")
 @dry_run
-def backfill_job(options: Options, job: str, no_wait: bool, dry_run: bool, **asked: Any) -> int:
+def backfill_job(options: Options, job: str, cancel: bool, no_wait: bool, dry_run: bool, **asked: Any) -> int:
     """Run past instants of JOB beside its time line, each once: only where no run stands, up to the cursor.
 
     Goes on until all are over; stopped, the same command goes on later. Exit 1 if a run did not succeed.
@@ -48,6 +51,10 @@ def backfill_job(options: Options, job: str, no_wait: bool, dry_run: bool, **ask
     from duly.cli.opening import run_on
     from duly.client import request
 
+    if cancel:
+        return _cancel(options, job, asked["key"], asked["reason"], dry_run)
+    if asked["from_at"] is None or asked["to_at"] is None:
+        raise click.UsageError("say which instants: --from and --to")
     names = ("from_at", "to_at", "limit", "key", "rerun", "cause", "reason")
     wanted = request(job, *(asked[name] for name in names))
     done: list[Backfilled] = []
@@ -66,6 +73,23 @@ def backfill_job(options: Options, job: str, no_wait: bool, dry_run: bool, **ask
     if not found.finished and not (dry_run or no_wait):
         return INTERRUPTED
     return NO if {"failed", "cancelled", "expired"} & found.states.keys() else 0
+
+
+def _cancel(options: Options, job: str, key: str | None, reason: str | None, dry_run: bool) -> int:
+    from duly.backfills import KEY, Backfills
+    from duly.cli.opening import run_on
+    from duly.records import author
+
+    if dry_run:
+        raise click.UsageError("--cancel has nothing to say beforehand; `duly runs list` shows what is live")
+    ended = run_on(
+        options, lambda db: Backfills(db).cancel(job, key=key or KEY, author=author(), reason=reason)
+    )
+    if options.json:
+        document({"job": job, "key": key or KEY, "cancelled": ended})
+    else:
+        line(f"{job}: {ended:,} runs asked to stop")
+    return 0
 
 
 async def _work(
