@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-QUICK = ("--mechanisms", "database,leader", "--lease", "6", "--lease-renew", "0.5")
+LEASES = ("--worker-lease", "3", "--heartbeat", "1")
 BURST = {
     "registered_per_s",
     "reference_decided_per_s",
@@ -36,9 +36,9 @@ CATCHUP = {
 } | {f"{mode}_{what}" for mode in ("backlog", "pinned") for what in ("caught_up_per_s", "memory_growth_mb")}
 KILLED = {
     f"{mode}_{what}_ms"
-    for mode in ("reference", "database", "leader")
+    for mode in ("reference", "database", "durable")
     for what in ("calm_gap", "gap", "calm_late", "late", "takeover")
-} | {"database_bound_ms", "leader_bound_ms"}
+} | {"database_bound_ms", "durable_bound_ms"}
 DURABLE = {"started_per_s", "completed_per_s"}
 TABLES = {
     "by_job_insert_per_s",
@@ -75,9 +75,20 @@ def document_of(*words: str) -> dict[str, Any]:
             {"p50", "p99", "pinned_p50", "pinned_p99"},
         ),
         (
-            ("failover", "--n", "10", "--rounds", "1", "--seconds", "0.5", *QUICK),
+            (
+                "failover",
+                "--n",
+                "10",
+                "--rounds",
+                "1",
+                "--seconds",
+                "0.5",
+                "--mechanisms",
+                "leader,durable",
+                *LEASES,
+            ),
             KILLED,
-            {"database_gap", "database_takeover", "leader_gap", "leader_takeover"},
+            {"database_gap", "database_takeover", "durable_gap", "durable_takeover"},
         ),
         (("durable", "--n", "20", "--rounds", "1", "--alone"), DURABLE, set()),
         (
