@@ -10,7 +10,7 @@ from uuid import UUID, uuid4, uuid5
 from psycopg.types.json import Jsonb
 
 from duly import crash
-from duly.clock import text
+from duly.clock import parse, text
 from duly.errors import Conflict
 from duly.histories import signal_name
 from duly.jobs import ARGS_LIMIT, plain_json
@@ -145,5 +145,12 @@ def _event_document(event: Row) -> dict[str, Any]:
         "key": event["key"],
         "attempt": event["attempt"],
         "at": text(event["at"]),
-        "data": event["data"],
+        "data": _readable(event["data"]),
     }
+
+
+def _readable(data: Any) -> Any:
+    """What belongs to an event, its instants written as everywhere."""
+    if isinstance(data, Mapping) and isinstance(data.get("until"), str):
+        return {**data, "until": text(parse(data["until"]))}
+    return data

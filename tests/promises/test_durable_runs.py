@@ -36,6 +36,8 @@ async def test_a_run_sleeps_for_three_days_without_a_worker_and_does_no_step_twi
         assert (run["state"], outcomes(run)) == ("succeeded", ["asleep", "succeeded"])
         assert (run["finished_at"], done) == ("2027-03-04T00:00:00Z", ["charged", "reminded"])
         assert await remembered(t, address) == ["step append#1", "sleep sleep#1", "step append#2"]
+        [_, slept, _] = (await t.client.runs.history(address))["items"]
+        assert slept["data"] == {"until": "2027-03-04T00:00:00Z"}
         assert [each["event"] for each in t.events if each.get("run") == address] == [
             "started",
             "asleep",
