@@ -285,7 +285,8 @@ select claimed.job_id, jobs.name, coalesce(triggers.args, revisions.args) as arg
 -- The one exit of an attempt: fence, outcome, retry or end, and the exclusive place. The fence is the pair
 -- (attempt, worker); what it does not match was lost to somebody else and is not returned. The cursor's lock
 -- comes first. A place that is given up goes to the oldest manual run that waits for it, else the job is
--- looked at again from where its cursor stands. Each place and each run is looked up by its key (hence the limits),
+-- looked at again from where its cursor stands. Whether the run was asked to stop is read of the row that is updated,
+-- and not before: somebody may ask while this waits. Each place and each run is looked up by its key (hence the limits),
 -- and what belongs together is found by hashing (in), never by joining lists of which one row each is expected.
 -- A durable job's place that is given up sets its timer, in the same commit. Where it waited for an edit, the newest
 -- revision is not in this statement's snapshot: the timer then names the run's own queue and task, until the sweep.
@@ -323,7 +324,6 @@ judged as materialized (
            ended.job_id in (select places.job_id from places) as placed,
            case
                when ended.outcome in ('succeeded', 'cancelled') then ended.outcome
-               when runs.cancel_at is not null then 'cancelled'
                when ended.outcome = 'asleep' then 'asleep'
                when ended.waits_for = 'person' then 'parked'
                when ended.outcome = 'lost' and policies.on_lost = 'retry' and runs.losses + 1 < policies.max_lost
@@ -335,7 +335,7 @@ judged as materialized (
            end as state
       from ended
      cross join lateral (
-           select runs.policy_id, runs.losses, runs.failures, runs.cancel_at
+           select runs.policy_id, runs.losses, runs.failures
              from duly.runs
             where runs.job_id = ended.job_id
               and runs.scheduled_at = ended.scheduled_at
@@ -347,12 +347,16 @@ judged as materialized (
 ),
 finished as (
     update duly.runs
-       set state        = judged.state,
-           waits_for    = case when judged.state in ('asleep', 'parked') then coalesce(judged.waits_for, 'retry') end,
-           available_at = case when judged.state = 'asleep' and judged.outcome = 'asleep' then judged.until
+       set state        = case when runs.cancel_at is not null and judged.state <> 'succeeded' then 'cancelled'
+                               else judged.state end,
+           waits_for    = case when runs.cancel_at is null and judged.state in ('asleep', 'parked')
+                               then coalesce(judged.waits_for, 'retry') end,
+           available_at = case when runs.cancel_at is not null then runs.available_at
+                               when judged.state = 'asleep' and judged.outcome = 'asleep' then judged.until
                                when judged.state in ('asleep', 'queued') then judged.now + judged.wait
                                else runs.available_at end,
-           finished_at  = case when judged.state in ('asleep', 'queued', 'parked') then null else judged.now end,
+           finished_at  = case when runs.cancel_at is null and judged.state in ('asleep', 'queued', 'parked') then null
+                               else judged.now end,
            failures     = runs.failures + case when judged.outcome in ('failed', 'timed_out') then 1 else 0 end,
            losses       = runs.losses + case when judged.outcome = 'lost' then 1 else 0 end,
            result       = judged.result,

@@ -355,9 +355,9 @@ MUTANTS: Sequence[Mutant] = (
         "ledger.sql",
         "tests/models/test_fence_replay.py",
         (
-            "       set state        = judged.state,\n",
-            "       set state        = judged.state,\n"
-            "           attempt      = runs.attempt - case when judged.state = 'asleep' then 1 else 0 end,\n",
+            "       set state        = case when runs.cancel_at",
+            "       set attempt      = runs.attempt - case when judged.state = 'asleep' then 1 else 0 end,\n"
+            "           state        = case when runs.cancel_at",
         ),
     ),
     _m(
@@ -379,7 +379,10 @@ MUTANTS: Sequence[Mutant] = (
         "a run that was asked to stop is tried again",
         "ledger.sql",
         f"{CANCEL}::test_a_run_that_was_asked_is_not_tried_again",
-        ("               when runs.cancel_at is not null then 'cancelled'\n", ""),
+        (
+            "case when runs.cancel_at is not null and judged.state <> 'succeeded' then 'cancelled'",
+            "case when judged.state is null then 'cancelled'",
+        ),
     ),
     _m(
         "an attempt that does not stop is never fenced off",
@@ -422,6 +425,32 @@ MUTANTS: Sequence[Mutant] = (
         "planner.py",
         f"{MAXIMUM}::test_with_none_what_falls_due_while_all_are_busy_is_overlap_and_not_missed",
         ("        plan.seen_at = plan.standing.now\n", "        plan.seen_at = None\n"),
+    ),
+    _m(
+        "whether a run was asked to stop is read before its row is locked",
+        "ledger.sql",
+        "tests/postgres/test_overlap_races.py::test_an_exclusive_job_has_one_live_run_whoever_asks_ends_or_dies",
+        (
+            "case when runs.cancel_at is not null and judged.state <> 'succeeded' then 'cancelled'",
+            "case when judged.asked and judged.state <> 'succeeded' then 'cancelled'",
+        ),
+        (
+            "case when runs.cancel_at is null and judged.state in ('asleep', 'parked')\n",
+            "case when not judged.asked and judged.state in ('asleep', 'parked')\n",
+        ),
+        (
+            "case when runs.cancel_at is null and judged.state in ('asleep', 'queued', 'parked') then null\n",
+            "case when not judged.asked and judged.state in ('asleep', 'queued', 'parked') then null\n",
+        ),
+        (
+            "           ended.job_id in (select places.job_id from places) as placed,\n",
+            "           ended.job_id in (select places.job_id from places) as placed,\n"
+            "           runs.cancel_at is not null as asked,\n",
+        ),
+        (
+            "           select runs.policy_id, runs.losses, runs.failures\n",
+            "           select runs.policy_id, runs.losses, runs.failures, runs.cancel_at\n",
+        ),
     ),
     _m(
         "a leader's grant that has lapsed is renewed",
