@@ -84,7 +84,7 @@ def document_of(*words: str) -> dict[str, Any]:
                 "--seconds",
                 "0.5",
                 "--mechanisms",
-                "leader,durable",
+                "database,durable",
                 *LEASES,
             ),
             KILLED,
