@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import subprocess
 import sys
@@ -12,7 +13,7 @@ import pytest
 
 from conftest import TestServer
 from duly import Duly, Run, every
-from duly.testing import Opening, lab
+from duly.testing import Lab, Opening, SyncLab, lab
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "test-your-jobs.md"
 NOON = "2027-01-15T12:00:00Z"
@@ -181,3 +182,15 @@ def test_outside_of_pytest_a_laboratory_is_opened_by_hand(app: Duly, server: Tes
     with lab(app, at=NOON, database=server.url) as t:
         t.advance(by="1h")
         assert [one.words for one in t.verdicts("hourly")] == ["run"]
+
+
+def test_both_laboratories_have_the_same_verbs() -> None:
+    def verbs(kind: type) -> dict[str, list[str]]:
+        public = {name: member for name, member in vars(kind).items() if not name.startswith("_")}
+        return {
+            name: list(inspect.signature(member).parameters)
+            for name, member in public.items()
+            if inspect.isfunction(member) and name not in {"begin", "end", "close"}
+        }
+
+    assert verbs(Lab) == verbs(SyncLab)
