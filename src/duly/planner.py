@@ -351,7 +351,7 @@ def _span(plan: Plan, rule: Rule, until: datetime, cause: str, *, into_at: datet
         elif kept is None or kept > nominal:
             _tile(plan, rule, until if kept is None else min(until, kept - _TICK), "excluded")
         else:
-            barred = rule.barred.next(plan.cursor_at)
+            barred = rule.barred(plan.cursor_at, until)
             end = until if barred is None else min(until, barred - _TICK)
             answered += _tile(plan, rule, end, cause, into_at=into_at)
     return answered

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Literal
 
 from duly.jobs import Catchup, Policy
@@ -13,6 +13,8 @@ from duly.schedules import Schedule, difference
 Verdict = Literal["on_time", "caught_up"]
 Reason = Literal["busy", "limit", "paused", "more", "zones"]
 
+_TICK = timedelta(microseconds=1)
+_TURNS = 1000
 _REMEMBERED = 64
 """For how many instants a rule remembers what comes next."""
 
@@ -48,10 +50,26 @@ class Rule:
         kept = self.schedule if self.exclude is None else difference(self.schedule, self.exclude)
         object.__setattr__(self, "kept", kept)
 
-    @property
-    def barred(self) -> Schedule:
-        """The nominal instants that ``exclude`` takes out: they get a verdict and never a run."""
-        return difference(self.schedule, self.kept)
+    def barred(self, after: datetime, until: datetime) -> datetime | None:
+        """The first nominal instant in ``(after, until]`` that ``exclude`` takes out: it gets a verdict, never a run.
+
+        Both schedules are asked in turn, each where the other stands, because a search for what is in one and not in
+        the other goes to the end of time where there is no such instant any more. Far apart, that search is quicker.
+        """
+        if self.exclude is None:
+            return None
+        out = self.exclude.next(after)
+        for _ in range(_TURNS):
+            if out is None or out > until:
+                return None
+            nominal = self.schedule.next(out - _TICK)
+            if nominal is None or nominal > until:
+                return None
+            if nominal == out:
+                return out
+            out = self.exclude.next(nominal - _TICK)
+        found = difference(self.schedule, self.kept).next(out - _TICK) if out is not None else None
+        return found if found is not None and found <= until else None
 
     @property
     def answer(self) -> Catchup:
