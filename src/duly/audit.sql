@@ -100,7 +100,11 @@ select page.id, page.namespace, page.name, page.owner, page.source, page.generat
        place.state as live_state, coalesce(place.started_at, place.created_at) as live_since,
        (select count(runs.job_id) from duly.runs
          where runs.job_id = page.id and runs.state in ('queued', 'running', 'asleep', 'parked')
-           and runs.verdict = 'caught_up') as live_caught_up
+           and runs.verdict = 'caught_up') as live_caught_up,
+       case when policies.definition ->> 'max_running' is not null
+            then (select count(runs.job_id) from duly.runs
+                   where runs.job_id = page.id and runs.state in ('queued', 'running', 'asleep', 'parked')) end as live_runs,
+       place.cancel_at as live_asked_at
   from page
   join lateral (
        select revisions.revision, revisions.from_at, revisions.author, revisions.args, revisions.paused,
@@ -168,7 +172,7 @@ with page as materialized (
     select runs.job_id, runs.scheduled_at, runs.trigger_id, runs.kind, runs.verdict, runs.state, runs.waits_for,
            runs.attempt, runs.stands_count, runs.stands_first, runs.queue, runs.created_at, runs.available_at,
            runs.started_at, runs.finished_at, runs.worker, runs.result, runs.error, runs.revision, runs.policy_id,
-           runs.decision_id
+           runs.decision_id, runs.cancel_at, runs.cancel_reason
       from duly.runs
      where (%(job_id)s::bigint is null or runs.job_id = %(job_id)s::bigint)
        and (%(state)s::text is null or runs.state = %(state)s::text)
@@ -187,7 +191,7 @@ select page.job_id, jobs.namespace, jobs.name, page.scheduled_at, page.trigger_i
        page.state, page.waits_for, page.attempt, policies.max_attempts, page.stands_count, page.stands_first,
        page.queue, coalesce(triggers.args, revisions.args) as args, page.created_at, page.available_at,
        page.started_at, page.finished_at, page.worker, page.result, page.error, page.revision, page.decision_id,
-       schedules.definition as schedule
+       page.cancel_at, page.cancel_reason, schedules.definition as schedule
   from page
   join duly.jobs on jobs.id = page.job_id
   left join duly.revisions on revisions.job_id = page.job_id and revisions.revision = page.revision
@@ -288,13 +292,15 @@ select life.role, life.started_at, life.until_at
 
 -- name: busy_until
 -- Up to when other runs of the job, decided before this one, kept it busy: `held_at` those that were live when it
--- fell due, `at` all of them, `freed_at` the last of those that had ended by then. Behind a backlog the runs
+-- fell due, `at` all of them, `freed_at` the last caught-up one that had ended by then, `gone_at` the last one of any
+-- kind. Behind a backlog the runs
 -- that matter stand before it, however many have come after it since.
 select max(coalesce(other.finished_at, %(until_at)s::timestamptz)) as at,
        max(coalesce(other.finished_at, %(until_at)s::timestamptz))
          filter (where other.created_at <= %(instant)s::timestamptz) as held_at,
        max(other.finished_at)
-         filter (where other.verdict = 'caught_up' and other.finished_at <= %(until_at)s::timestamptz) as freed_at
+         filter (where other.verdict = 'caught_up' and other.finished_at <= %(until_at)s::timestamptz) as freed_at,
+       max(other.finished_at) filter (where other.finished_at <= %(until_at)s::timestamptz) as gone_at
   from ((select runs.scheduled_at, runs.trigger_id, runs.created_at, runs.finished_at, runs.verdict
            from duly.runs
           where runs.job_id = %(job_id)s::bigint

@@ -212,7 +212,10 @@ class Backfills:
         if actor is None:
             room = size = 10 * _CHUNK
         else:
-            room = self._room(done, cursor, newest, live["live"] if live else 0)
+            every = await self.database.row(connection, "records", "live_runs", job_ids=[job["id"]])
+            room = self._room(
+                done, cursor, newest, live["live"] if live else 0, every["live"] if every else 0
+            )
         done.until = min(asked.to_at, cursor["cursor_at"])
         spans = await self._spans(connection, done, job["id"])
         begin = done.reached or asked.from_at - _TICK
@@ -237,8 +240,8 @@ class Backfills:
         assert row is not None
         return row
 
-    def _room(self, done: Backfilled, cursor: Row, newest: Row, live: int) -> int:
-        """How many runs may be made now."""
+    def _room(self, done: Backfilled, cursor: Row, newest: Row, live: int, every: int) -> int:
+        """How many runs may be made now, when ``live`` ones of backfills and ``every`` one of the job are not over."""
         policy = Policy.load(newest["policy"])
         most = 1 if policy.exclusive else done.asked.limit or policy.catchup_limit
         done.waits_for = None
@@ -247,7 +250,11 @@ class Backfills:
             return 0
         if live >= most:
             done.waits_for = f"{live} of its runs are live, and {most} may be"
-        return max(most - live, 0)
+        room = max(most - live, 0)
+        if policy.max_running is not None and room > policy.max_running - every:
+            done.waits_for = f"{every} of its runs are live, and {policy.max_running} may be"
+            room = max(policy.max_running - every, 0)
+        return room
 
     async def _spans(self, connection: Connection, done: Backfilled, job_id: int) -> list[Row] | None:
         """The spans of the cause that is asked for, from where it stands on; None where any instant is meant."""

@@ -192,7 +192,7 @@ def _busy(found: Evidence, known: Row | None, decided: datetime) -> tuple[dateti
     """Up to when runs that were live at the instant held the job, and from when on it was free for this one.
 
     Between the two it waited behind runs that were decided after its instant: the earlier ones of a backlog.
-    Where runs may overlap, only a caught-up one waits, for a place under ``catchup_limit``.
+    Where runs may overlap, a caught-up one waits for a place under ``catchup_limit``, any one under ``max_running``.
     """
     instant, run = found.instant, found.run
     if known is None or run is None:
@@ -200,6 +200,8 @@ def _busy(found: Evidence, known: Row | None, decided: datetime) -> tuple[dateti
     held, free = known["held_at"], known["at"]
     if found.row["policy"]["overlap"] == "allow":
         held, free = None, known["freed_at"] if run["verdict"] == "caught_up" else None
+        if found.row["policy"].get("max_running") is not None:
+            free = known["gone_at"]
     held = min(max(held or instant, instant), decided)
     return held, min(max(free or held, held), decided)
 

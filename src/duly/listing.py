@@ -35,6 +35,8 @@ _POLICY = (
     "catchup_window",
     "catchup_limit",
     "overlap",
+    "cancel_grace",
+    "max_running",
     "on_resume",
     "max_attempts",
     "on_lost",
@@ -348,6 +350,9 @@ def owed_reason(row: Row, alive: Row) -> str:
         return f"nobody leads lease {lease}"
     if row["live_at"] is not None:
         return _busy(row, alive)
+    most = row["policy"].get("max_running")
+    if most is not None and row["live_runs"] >= most:
+        return f"at its limit: {row['live_runs']} of its runs are live (max_running {most})"
     limit = row["policy"]["catchup_limit"]
     if row["policy"]["overlap"] == "allow" and row["live_caught_up"] >= limit:
         return f"at its limit: {row['live_caught_up']} caught-up runs are live (catchup_limit {limit})"
@@ -363,7 +368,9 @@ def _busy(row: Row, alive: Row) -> str:
     run = run_id(row["name"], row["live_at"], row["live_trigger"] or "", row["namespace"])
     if row["live_state"] == "queued" and not alive["workers"]:
         return f"no worker is alive, and {run} waits for one"
-    return f"busy: {run} has been {row['live_state'] or 'live'} since {text(row['live_since'])}"
+    asked = row["live_asked_at"]
+    told = f", and was asked to stop at {text(asked)}" if asked else ""
+    return f"busy: {run} has been {row['live_state'] or 'live'} since {text(row['live_since'])}{told}"
 
 
 def readable(definition: Any) -> Schedule | None:
@@ -462,6 +469,8 @@ def _run_document(row: Row, ended: Sequence[Row]) -> dict[str, Any]:
         "created_at": text(row["created_at"]),
         "started_at": text(row["started_at"]),
         "finished_at": text(row["finished_at"]),
+        "cancel_at": text(row["cancel_at"]),
+        "cancel_reason": row["cancel_reason"],
         "lateness": None if first is None or row["kind"] == "backfill" else (first - at).total_seconds(),
         "worker": _worker(row["worker"]),
         "result": row["result"],

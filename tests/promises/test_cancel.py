@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from duly import Duly, every
+from duly import Duly, every, listing
 from duly.ledger import Claimed
 from promises.stage import Hand, Open, decide, remember, rows, told
 
@@ -225,3 +225,17 @@ async def test_an_edit_to_cancel_concerns_the_run_that_is_busy(laboratory: Open)
         await hand.end(first, "cancelled")
         await t.settle()
         assert (await told(t, "job"))[-1] == "12:02:00 run"
+
+
+async def test_the_listing_and_the_run_say_that_it_was_asked_and_why(laboratory: Open) -> None:
+    """Whoever looks sees since when it is to stop, and afterwards what ended it."""
+    async with laboratory(minutely(), at=NOON) as t:
+        hand = await Hand(t).enter()
+        noon = await noon_lasts(hand)
+        job = await listing.job(t.database, "job")
+        assert job["reason"].endswith("and was asked to stop at 2027-01-05T12:01:00Z")
+        assert (job["overlap"], job["cancel_grace"]) == ("cancel", 30)
+        await hand.end(noon, "cancelled")
+        [run] = await t.runs("job")
+        assert (run["state"], run["cancel_at"]) == ("cancelled", "2027-01-05T12:01:00Z")
+        assert run["cancel_reason"] == 'the next occurrence was due, and overlap is "cancel"'

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from duly import Conflict, Duly
+from duly import Conflict, Duly, listing
+from duly.explain import explain
 from promises.stage import Hand, Open, decide, remember, told
 
 NOON = "2027-01-05T11:59:30Z"
@@ -106,3 +107,33 @@ async def test_after_an_outage_catch_up_keeps_to_both_bounds(laboratory: Open) -
         assert [run["state"] for run in await t.runs("job")] == ["queued", "queued"]
         await t.settle()
         assert (await t.audit()).totals.owed <= 3
+
+
+async def test_the_listing_says_that_all_places_are_taken_and_explain_calls_it_overlap(
+    laboratory: Open,
+) -> None:
+    """What is owed has its reason; and what ran late says what it waited for."""
+    async with laboratory(minutely(), at=NOON) as t:
+        hand = await Hand(t).enter()
+        first, _ = await two_last(hand)
+        assert (await listing.job(t.database, "job"))["reason"] == (
+            "at its limit: 2 of its runs are live (max_running 2)"
+        )
+        await hand.end(first)
+        await decide(t, by=1)
+        [third] = await hand.claim()
+        found = await explain(t.database, "job", third.key.scheduled_at)
+        parts = found["lateness"]["parts"]
+        assert parts["overlap"] >= 59, found["lateness"]
+
+
+async def test_a_backfill_takes_no_place_beyond_the_maximum(laboratory: Open) -> None:
+    """Its own limit is one bound, the job's maximum another."""
+    async with laboratory(minutely(catchup="none"), at=NOON) as t:
+        hand = await Hand(t).enter()
+        first, _ = await two_last(hand)
+        asked = ("job", "2027-01-05T12:02:00Z", "2027-01-05T12:03:00Z")
+        done = await t.client.backfill(*asked, limit=5, wait=False)
+        assert (done.counts["run"], done.waits_for) == (0, "2 of its runs are live, and 2 may be")
+        await hand.end(first)
+        assert (await t.client.backfill(*asked, limit=5, wait=False)).counts["run"] == 1
