@@ -70,10 +70,17 @@ class Run:
     fence: int = 0
     effects: Effects | None = field(default=None, repr=False, compare=False)
     memory: Memory | None = field(default=None, repr=False, compare=False)
+    stopping: Callable[[], bool] = field(default=lambda: False, repr=False, compare=False)
 
     @classmethod
-    def of(cls, claimed: Claimed, effects: Effects | None = None, memory: Memory | None = None) -> Run:
-        """The run of an attempt that a worker holds; what it may commit, and what it remembers."""
+    def of(
+        cls,
+        claimed: Claimed,
+        effects: Effects | None = None,
+        memory: Memory | None = None,
+        stopping: Callable[[], bool] = lambda: False,
+    ) -> Run:
+        """The run of an attempt that a worker holds; what it may commit, what it remembers, whether it is to stop."""
         key = claimed.key
         return cls(
             id=claimed.id,
@@ -95,7 +102,17 @@ class Run:
             fence=claimed.fence,
             effects=effects,
             memory=memory,
+            stopping=stopping,
         )
+
+    @property
+    def cancelled(self) -> bool:
+        """Is this attempt to end early? For code that nothing can interrupt: look now and then, and raise or return.
+
+        It is asked when the next occurrence is due and overlap is "cancel", by a person, at its timeout, when its
+        worker drains, and when the run was lost. What it raises then counts as its end; what it returns, as success.
+        """
+        return self.stopping()
 
     @property
     def data_interval(self) -> DataInterval:

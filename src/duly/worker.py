@@ -432,7 +432,7 @@ class Worker:
         policy = held.claimed.policy
         held.effects = Effects(self._tills, held.claimed, held.worker)
         memory = Memory(self._tills, held.claimed, held.worker, held.effects)
-        run = Run.of(held.claimed, held.effects, memory)
+        run = Run.of(held.claimed, held.effects, memory, lambda: held.stop.reason is not None)
         if policy.task_name == SHELL:
             return await run_shell(policy.task, run, held.stop, self._threads)
         if policy.task_name == HTTP:
@@ -550,8 +550,8 @@ def _ended(held: _Held, end: Ending) -> Ended:
     if end.stopped and held.stop.reason == "timed_out":
         outcome = "timed_out"
         error = fault("TaskTimeout", f"the attempt ran longer than its timeout of {policy.timeout or 0:g} s")
-    elif end.stopped and held.stop.reason == "cancelled":
-        outcome, error = "cancelled", asked_to_stop(held.stop.words or "")
+    elif held.stop.reason == "cancelled" and (end.stopped or error is not None):
+        outcome, error = "cancelled", error or asked_to_stop(held.stop.words or "")
     elif end.stopped:
         outcome = "lost"
         error = fault("Drained", "the worker was shut down before the attempt ended; its outcome is unknown")

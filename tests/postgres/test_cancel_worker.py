@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from conftest import wait_until_async
+from duly import Run
 from duly.ledger import Key
 from duly.postgres import Database
 from duly.stops import Asked, ask
@@ -127,6 +129,24 @@ async def test_a_function_in_a_thread_that_goes_on_is_ended_at_its_grace(shop: W
         [run] = await shop.in_state("j", "cancelled")
         done.set()
     is_cancelled(run, await shop.attempts("j"))
+
+
+async def test_a_function_in_a_thread_may_look_whether_it_is_to_stop(shop: Workshop) -> None:
+    """``run.cancelled`` says so; what it raises then is how it stopped, and no failure that is tried again."""
+
+    def looks(run: Run) -> None:
+        while not run.cancelled:
+            time.sleep(0.01)
+        raise InterruptedError("half of it is done")
+
+    await shop.job("j", looks, max_attempts=5, cancel_grace=20)
+    await shop.ready("j")
+    async with working(await shop.worker()):
+        await running(shop, "j")
+        await asked(shop)
+        [run] = await shop.in_state("j", "cancelled")
+    assert (run["error"]["class"], run["error"]["message"]) == ("InterruptedError", "half of it is done")
+    assert [attempt["outcome"] for attempt in await shop.attempts("j")] == ["cancelled"]
 
 
 async def test_a_command_gets_term_and_says_a_last_word(shop: Workshop, tmp_path: Path) -> None:
