@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from tests.mutants.mutant import ROOT, Mutant
 from tests.mutants.mutant import mutant as _m
+from tests.mutants.of_connections import OF_CONNECTIONS
 from tests.mutants.of_timers import OF_TIMERS
 
 __all__ = ["CANARY", "MUTANTS", "ROOT", "Mutant"]
@@ -389,8 +390,8 @@ MUTANTS: Sequence[Mutant] = (
         "records.sql",
         f"{CANCEL}::test_one_that_does_not_stop_is_fenced_off_after_its_grace",
         (
-            "        or runs.cancel_at < duly.now",
-            "        or runs.cancel_at is null and runs.cancel_at < duly.now",
+            "        or runs.cancel_at is not null\n",
+            "        or runs.cancel_at is null\n",
         ),
     ),
     _m(
@@ -564,4 +565,5 @@ MUTANTS: Sequence[Mutant] = (
         ),
     ),
     *OF_TIMERS,
+    *OF_CONNECTIONS,
 )
