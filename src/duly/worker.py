@@ -540,7 +540,8 @@ class Worker:
             said = facts(claimed.id, claimed.job, claimed.key, claimed.attempt, claimed.started_at)
             if event != "started":
                 said["seconds"] = held.seconds
-            self._events.emit(event, **said, **error_of(error), **more)
+            # The process as it was when it took the attempt: it may have another identity by now.
+            self._events.emit(event, **said, **error_of(error), **more, process=held.worker)
 
 
 def _ended(held: _Held, end: Ending) -> Ended:
