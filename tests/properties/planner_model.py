@@ -166,10 +166,10 @@ def expected(case: Case, budget: int = 1000) -> Outcome:
             break
         elif part.paused and part.catchup == "none":
             out.span(owed, "paused", revision)
-        elif part.paused and owed and case.waits(part):
-            break
-        elif not _part(case, out, part, revision, owed, budget):
-            break
+        else:
+            waits = part.paused and owed and case.waits(part)
+            if waits or not _part(case, out, part, revision, owed, budget):
+                break
         if not closed:
             break
     return out
