@@ -22,6 +22,8 @@ ANSWERS: list[dict[str, Any]] = [
     {"catchup": "none", "overlap": "skip"},
     {"catchup": "none", "overlap": "queue_one", "grace": 2},
     {"catchup": "none", "overlap": "allow"},
+    {"catchup": "latest", "overlap": "cancel", "cancel_grace": 0.5},
+    {"catchup": "all", "overlap": "allow", "max_running": 2},
 ]
 ENDS: list[dict[str, Any]] = [
     {},
