@@ -23,7 +23,7 @@ async def test_memory_is_flat_over_runs_that_end_well_or_badly_and_jobs_that_com
     laboratory: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """pg_cron #26, #128, #397: the memory of the launcher grew for weeks."""
-    monkeypatch.setattr("duly.planner._REMEMBERED", 4)  # a bound that is reached at once, not after an hour
+    monkeypatch.setattr("duly.plans._REMEMBERED", 4)  # a bound that is reached at once, not after an hour
     app = Duly()
     for k in range(JOBS):
 
