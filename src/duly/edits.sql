@@ -100,11 +100,12 @@ select cursors.live_at, cursors.live_trigger, cursors.due_at, cursors.cursor_at,
 -- name: manual_run
 -- A run off the time line, under the newest revision; it waits for the place if that is taken.
 insert into duly.runs (job_id, scheduled_at, trigger_id, kind, revision, policy_id, state, waits_for, queue, priority,
-                       task, created_at, available_at)
+                       task, created_at, available_at, start_by)
 select revisions.job_id, %(scheduled_at)s::timestamptz, %(key)s::text, 'manual', revisions.revision, revisions.policy_id,
        case when %(waits)s::boolean then 'asleep' else 'queued' end,
        case when %(waits)s::boolean then 'place' end,
-       policies.queue, policies.priority, policies.task, %(scheduled_at)s::timestamptz, %(scheduled_at)s::timestamptz
+       policies.queue, policies.priority, policies.task, %(scheduled_at)s::timestamptz, %(scheduled_at)s::timestamptz,
+       %(scheduled_at)s::timestamptz + policies.must_start_within * interval '1 second'
   from duly.revisions
   join duly.policies on policies.id = revisions.policy_id
  where revisions.job_id = %(job_id)s::bigint
@@ -156,12 +157,29 @@ update duly.runs
        finished_at   = null,
        cancel_at     = null,
        cancel_reason = null,
+       start_by      = null,
        error         = null
  where runs.job_id = %(job_id)s::bigint
    and runs.scheduled_at = %(scheduled_at)s::timestamptz
    and runs.trigger_id = %(key)s::text
    and runs.state in ('failed', 'cancelled', 'expired', 'parked')
 returning runs.job_id
+
+-- name: expire
+-- Runs that nobody has started by their instant are taken by nobody, so that whoever asked ends them by the one exit.
+update duly.runs
+   set state     = 'running',
+       waits_for = null,
+       worker    = null
+  from unnest(%(job_id)b::bigint[], %(scheduled_at)b::timestamptz[], %(trigger_id)b::text[])
+       as overdue (job_id, scheduled_at, trigger_id)
+ where runs.job_id = overdue.job_id
+   and runs.scheduled_at = overdue.scheduled_at
+   and runs.trigger_id = overdue.trigger_id
+   and runs.state in ('queued', 'asleep')
+   and runs.attempt = 0
+   and runs.start_by <= duly.clock(%(at)s::timestamptz, %(shift)s::double precision)
+returning runs.job_id, runs.scheduled_at, runs.trigger_id, runs.attempt
 
 -- name: signalled
 -- A run that waits for a signal goes on: called by whoever holds its row and has just written the signal.

@@ -13,6 +13,7 @@ from typing import Any
 
 from duly import generations, listing
 from duly.clock import text
+from duly.jobs import spread_of
 from duly.postgres import Connection, Database, Row
 from duly.records import run_id
 from duly.schedules import Schedule
@@ -21,7 +22,7 @@ from duly.schedules.zones import zone
 _TICK = timedelta(microseconds=1)
 _NEAR_A_CHANGE = timedelta(hours=26)
 _SHORT = 600.0
-_PARTS = ("no_scheduler", "no_worker", "queue", "overlap", "database")
+_PARTS = ("no_scheduler", "no_worker", "queue", "overlap", "database", "jitter")
 
 
 @dataclass(kw_only=True, slots=True)
@@ -186,6 +187,10 @@ async def _lateness(database: Database, connection: Connection, found: Evidence,
         "overlap": _seconds(instant, free) - away,
         "database": _seconds(free, decided) - nobody,
     }
+    if spread := _policy(found).get("jitter"):
+        wait = spread_of(found.job["id"], instant, spread, found.nearest[1]).total_seconds()
+        found.parts["jitter"] = min(wait, found.parts["database"])
+        found.parts["database"] -= found.parts["jitter"]
 
 
 def _busy(found: Evidence, known: Row | None, decided: datetime) -> tuple[datetime, datetime]:
@@ -277,7 +282,7 @@ def _word(identity: object) -> str | None:
 def _lateness_document(found: Evidence) -> dict[str, Any] | None:
     if not found.parts:
         return None
-    parts = {name: round(found.parts[name], 6) for name in _PARTS}
+    parts = {name: round(found.parts[name], 6) for name in _PARTS if name in found.parts}
     return {"total": round(sum(found.parts.values()), 6), "parts": parts}
 
 
@@ -460,8 +465,10 @@ def _lateness_words(found: Evidence) -> str:
     started = run is not None and run["lateness"] is not None
     total = sum(found.parts.values())
     names = {"no_scheduler": "no scheduler was alive", "no_worker": "no worker was alive", "queue": "in the queue",
-             "overlap": "the job was busy", "database": "until it was decided"}  # fmt: skip
-    told = ", ".join(f"{_told(found.parts[part])} {names[part]}" for part in _PARTS if found.parts[part] > 0)
+             "overlap": "the job was busy", "database": "until it was decided", "jitter": "of its jitter"}  # fmt: skip
+    told = ", ".join(
+        f"{_told(found.parts[part])} {names[part]}" for part in _PARTS if found.parts.get(part, 0) > 0
+    )
     begin = f"It started {_told(total)} after its instant" if started else f"It has waited for {_told(total)}"
     return f"{begin}: {told}." if told else f"{begin}."
 

@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from difflib import get_close_matches
 from inspect import signature
 from math import isfinite
@@ -90,6 +90,23 @@ class Policy:
     exclude: Mapping[str, Any] | None = None
     cancel_grace: float = 30.0
     max_running: int | None = None
+    must_start_within: float | None = None
+    jitter: float = 0.0
+
+    @property
+    def window(self) -> float | None:
+        """How old a missed occurrence may be for a run: no older than it may be late to start, either."""
+        bounds = [each for each in (self.catchup_window, self.must_start_within) if each is not None]
+        return min(bounds, default=None) if self.catchup != "none" else None
+
+    @property
+    def patience(self) -> float:
+        """How late is still on time, with the jitter, which is no lateness."""
+        return min(self.grace + self.jitter, self.must_start_within or LONGEST)
+
+    def delay(self, job_id: int, at: datetime, following: datetime | None) -> timedelta:
+        """How long after ``at`` it is decided: the same for every process, and before the ``following`` one."""
+        return spread_of(job_id, at, self.jitter, following) if self.jitter else timedelta(0)
 
     @property
     def exclusive(self) -> bool:
@@ -176,6 +193,14 @@ class DataInterval:
 def data_interval(schedule: Schedule, scheduled_at: datetime) -> DataInterval:
     """The span of data that an occurrence stands for; without an instant before it, an empty one."""
     return DataInterval(start=schedule.previous(scheduled_at) or scheduled_at, end=scheduled_at)
+
+
+def spread_of(job_id: int, at: datetime, jitter: float, following: datetime | None) -> timedelta:
+    """A part of ``jitter`` seconds that depends on the job and the instant alone, short of the ``following`` one."""
+    if following is not None:
+        jitter = min(jitter, (following - at).total_seconds())
+    hashed = hashlib.blake2b(f"{job_id}@{at.isoformat()}".encode(), digest_size=6).digest()
+    return timedelta(microseconds=int(jitter * 1e6 * (int.from_bytes(hashed, "big") / 2**48)))
 
 
 def digest(definition: Mapping[str, Any]) -> bytes:
@@ -292,6 +317,8 @@ def make_policy(
     exclude: Schedule | None = None,
     cancel_grace: object = 30,
     max_running: int | None = None,
+    must_start_within: object = None,
+    jitter: object = 0,
 ) -> Policy:
     """A policy whose answers have been checked one by one and against each other."""
     answer = catchup_word(name, catchup)
@@ -317,6 +344,10 @@ def make_policy(
         exclude=_exclude(name, exclude),
         cancel_grace=_seconds(name, "cancel_grace", cancel_grace, least=0.1),
         max_running=None if max_running is None else _count(name, "max_running", max_running),
+        must_start_within=None
+        if must_start_within is None
+        else _seconds(name, "must_start_within", must_start_within, least=0.001),
+        jitter=_seconds(name, "jitter", jitter),
     )
     _refuse_contradictions(name, policy)
     return policy
@@ -407,6 +438,11 @@ def _refuse_contradictions(name: str, policy: Policy) -> None:
         raise PolicyContradiction(
             f'job {name!r}: catchup="all" promises every occurrence, overlap="{policy.overlap}" drops some; '
             'use overlap="queue" or "allow", or catchup="latest"'
+        )
+    if policy.must_start_within is not None and policy.must_start_within <= policy.jitter:
+        raise PolicyContradiction(
+            f"job {name!r}: a jitter of {policy.jitter:g} s may pass before a run begins, and it must start within "
+            f"{policy.must_start_within:g} s; allow more than the jitter"
         )
     if policy.catchup == "none" and policy.catchup_window is not None:
         raise PolicyContradiction(

@@ -14,6 +14,7 @@ from duly.audit import Report, audit
 from duly.catalog import Catalog, Triggered
 from duly.client import Client
 from duly.clock import VirtualClock, parse
+from duly.deadlines import expire, next_deadline
 from duly.leases import Leadership
 from duly.ledger import VERSION, Actor, Ledger, run_id
 from duly.mechanisms import Durable, Rows
@@ -228,6 +229,7 @@ class Lab:
     async def _turn(self, scheduler: bool, worker: bool) -> None:
         if scheduler:
             await self.leadership.turn()
+        await expire(Ledger(self.database))
         for _ in range(STEPS):
             decided = (await self.scheduler.turn()).decided if scheduler else 0
             done = await self.worker.turn() if worker else 0
@@ -242,7 +244,10 @@ class Lab:
             _, _, due = await ledger.peek(connection, leases=leases)
             waking = await ledger.next_waking(connection) if worker else None
             firing = await self._next_firing(connection) if worker else None
-        instants = [at for at in (due if scheduler else None, waking, firing) if at and at > self.now]
+            deadline = await next_deadline(ledger, connection)
+        instants = [
+            at for at in (due if scheduler else None, waking, firing, deadline) if at and at > self.now
+        ]
         return min(instants, default=None)
 
     async def _next_firing(self, connection: Connection) -> datetime | None:

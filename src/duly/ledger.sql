@@ -141,11 +141,12 @@ hands as (
 ),
 ran as (
     insert into duly.runs (job_id, scheduled_at, lo, verdict, revision, policy_id, decision_id, stands_count,
-                           stands_first, queue, priority, task, created_at, available_at,
+                           stands_first, queue, priority, task, created_at, available_at, start_by,
                            state, attempt, worker, started_at, deadline_at)
     select run.job_id, run.scheduled_at, run.lo, run.verdict, run.revision, run.policy_id, decision.id,
            run.stands_count, run.stands_first, policies.queue, policies.priority, policies.task,
            %(decided_at)s::timestamptz, run.scheduled_at,
+           run.scheduled_at + policies.must_start_within * interval '1 second',
            case when handed.id is null then 'queued' else 'running' end,
            case when handed.id is null then 0 else 1 end,
            handed.id,
@@ -163,6 +164,8 @@ ran as (
         on run.place <= %(room)s::integer
        and policies.queue = any(%(queues)b::text[])
        and policies.task = any(%(tasks)b::text[])
+       and (policies.must_start_within is null
+            or run.scheduled_at + policies.must_start_within * interval '1 second' > %(decided_at)s::timestamptz)
  returning runs.job_id, runs.scheduled_at, runs.trigger_id, runs.attempt, runs.state, runs.revision, runs.policy_id,
            runs.kind, runs.verdict, runs.stands_count, runs.stands_first, runs.failures, runs.losses, runs.started_at
 ),
@@ -246,6 +249,8 @@ with picked as materialized (
             where runs.state = 'queued'
               and runs.queue = wanted.queue
               and runs.task = any(%(tasks)b::text[])
+              and (runs.start_by is null or runs.attempt > 0
+                   or runs.start_by > duly.now(%(at)s::timestamptz, %(shift)s::double precision))
             order by coalesce(runs.verdict = 'caught_up', false), runs.priority desc, runs.available_at, runs.job_id
             limit %(limit)s::integer
               for no key update skip locked
@@ -323,7 +328,7 @@ judged as materialized (
            coalesce(ended.delay, 0) * interval '1 second' as wait,
            ended.job_id in (select places.job_id from places) as placed,
            case
-               when ended.outcome in ('succeeded', 'cancelled') then ended.outcome
+               when ended.outcome in ('succeeded', 'cancelled', 'expired') then ended.outcome
                when ended.outcome = 'asleep' then 'asleep'
                when ended.waits_for = 'person' then 'parked'
                when ended.outcome = 'lost' and policies.on_lost = 'retry' and runs.losses + 1 < policies.max_lost
@@ -378,6 +383,7 @@ tried as (
     select finished.job_id, finished.scheduled_at, finished.trigger_id, finished.attempt, finished.worker,
            finished.started_at, finished.now, finished.outcome, finished.error
       from finished
+     where finished.outcome <> 'expired'
 ),
 waiting as materialized (
     select distinct on (runs.job_id) runs.job_id, runs.scheduled_at, runs.trigger_id

@@ -37,6 +37,8 @@ _POLICY = (
     "overlap",
     "cancel_grace",
     "max_running",
+    "must_start_within",
+    "jitter",
     "on_resume",
     "max_attempts",
     "on_lost",

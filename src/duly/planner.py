@@ -47,12 +47,13 @@ def _punctual(standing: Standing, budget: int) -> Plan | None:
     if policy.max_running is not None and standing.live_runs >= policy.max_running:
         return None
     due = rule.next(cursor_at)
-    if due is None or due > now or policy.catchup_window is not None:
+    if due is None or due > now or policy.window is not None:
         return None
     following = rule.next(due)
-    if (following is not None and following <= now) or now - due > timedelta(seconds=policy.grace):
+    if (following is not None and following <= now) or now - due > timedelta(seconds=policy.patience):
         return None
     run = PlannedRun(scheduled_at=due, lo=cursor_at, verdict="on_time", rule=rule, count=1, first=due)
+    following = _spread(standing, rule, following)
     return Plan(
         standing=standing,
         cursor_at=due,
@@ -130,8 +131,8 @@ def _answer(plan: Plan, rule: Rule, horizon: datetime, budget: int) -> None:
         _full_part(plan, rule, horizon, budget)
         if plan.waits_for is not None:
             return
-    if rule.policy.catchup_window is not None:
-        floor = plan.standing.now - timedelta(seconds=rule.policy.catchup_window)
+    if rule.policy.window is not None:
+        floor = plan.standing.now - timedelta(seconds=rule.policy.window)
         _span(plan, rule, min(floor - _TICK, horizon), "window")
     _catch_up(plan, rule, horizon, budget)
 
@@ -213,7 +214,7 @@ def _catch_up(plan: Plan, rule: Rule, horizon: datetime, budget: int) -> None:
         _each(plan, rule, first, horizon, budget)
         return
     newest = _last(rule.kept, first, horizon)
-    late = plan.standing.now - newest > timedelta(seconds=rule.policy.grace)
+    late = plan.standing.now - newest > timedelta(seconds=rule.policy.patience)
     if answer == "none" and late:
         _span(plan, rule, horizon, "missed")
         return
@@ -332,7 +333,7 @@ def _verdict(plan: Plan, rule: Rule, scheduled_at: datetime, following: datetime
     now = plan.standing.now
     if following is not None and following <= (min(now, rule.until_at) if rule.until_at else now):
         return "caught_up"
-    return "on_time" if now - scheduled_at <= timedelta(seconds=rule.policy.grace) else "caught_up"
+    return "on_time" if now - scheduled_at <= timedelta(seconds=rule.policy.patience) else "caught_up"
 
 
 def _span(plan: Plan, rule: Rule, until: datetime, cause: str, *, into_at: datetime | None = None) -> int:
@@ -466,5 +467,12 @@ def _due(plan: Plan, rule: Rule) -> datetime | None:
     kept = rule.next(plan.cursor_at)
     nominal = None if rule.exclude is None else rule.schedule.next(plan.cursor_at)
     if nominal is None or (kept is not None and kept <= nominal + SHOWN_WITHIN):
-        return kept
+        return _spread(plan.standing, rule, kept)
     return nominal + SHOWN_WITHIN
+
+
+def _spread(standing: Standing, rule: Rule, at: datetime | None) -> datetime | None:
+    """When what falls due at ``at`` is decided: with a jitter somewhat later, and before the one after it is due."""
+    if at is None or not rule.policy.jitter:
+        return at
+    return at + rule.policy.delay(standing.job_id, at, rule.next(at))

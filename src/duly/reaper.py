@@ -13,6 +13,7 @@ import psycopg
 
 from duly import crash
 from duly.completions import facts_of, words_of
+from duly.deadlines import expire
 from duly.ledger import Ended, Finished, Ledger
 from duly.stops import ask_durable
 from duly.telemetry import Events
@@ -52,7 +53,7 @@ class Reaper:
         if lost:
             crash.point("reap.picked")
         asked = await ask_durable(self._ledger)
-        ended = [*await self._end(lost), *asked.ended]
+        ended = [*await self._end(lost), *asked.ended, *await expire(self._ledger)]
         for one in ended:
             for word in words_of(one):
                 self._events.emit(word, **facts_of(one))

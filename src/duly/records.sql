@@ -165,6 +165,24 @@ select count(runs.job_id) as live
    and runs.state in ('queued', 'running', 'asleep', 'parked')
    and runs.kind = 'backfill'
 
+-- name: unstarted
+-- Runs that nobody has started by their instant, the oldest first.
+select runs.job_id, runs.scheduled_at, runs.trigger_id
+  from duly.runs
+ where runs.start_by <= duly.now(%(at)s::timestamptz, %(shift)s::double precision)
+   and runs.state in ('queued', 'asleep')
+   and runs.attempt = 0
+ order by runs.start_by
+ limit %(limit)s::integer
+
+-- name: next_deadline
+-- By when has the next run to be started?
+select min(runs.start_by) as at
+  from duly.runs
+ where runs.start_by > duly.now(%(at)s::timestamptz, %(shift)s::double precision)
+   and runs.state in ('queued', 'asleep')
+   and runs.attempt = 0
+
 -- name: live_of_backfill
 -- The live runs of one backfill, for somebody who holds the job's cursor.
 select runs.job_id, runs.scheduled_at, runs.trigger_id

@@ -157,7 +157,15 @@ class Registration:
         await self.ledger.activate(
             connection,
             now,
-            [(ids[o.job.name], o.schedule_id, o.policy_id, due[id(o.schedule)]) for o in interned],
+            [
+                (
+                    ids[o.job.name],
+                    o.schedule_id,
+                    o.policy_id,
+                    _spread(o, ids[o.job.name], due[id(o.schedule)]),
+                )
+                for o in interned
+            ],
         )
         for one in interned:
             applied.note("created", one.job.name, 1)
@@ -363,6 +371,13 @@ class Registration:
     ) -> dict[bytes, int]:
         rows = await self.database.rows(connection, "catalog", statement, hashes=hashes)
         return {bytes(row["hash"]): row["id"] for row in rows}
+
+
+def _spread(one: Interned, job_id: int, at: datetime | None) -> datetime | None:
+    """When the first occurrence is decided: with a jitter somewhat later, so that no crowd begins at once."""
+    if at is None or not one.job.policy.jitter:
+        return at
+    return at + one.job.policy.delay(job_id, at, one.schedule.next(at))
 
 
 def same(job: Job, row: Row) -> bool:

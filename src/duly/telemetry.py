@@ -29,6 +29,7 @@ EVENTS: Mapping[str, str] = {
     "fenced": "an attempt had lost its run; its outcome was not recorded",
     "cancelling": "an attempt was asked to stop",
     "cancelled": "an attempt was cancelled",
+    "expired": "nobody started a run within must_start_within",
     "timed_out": "an attempt ran out of its time",
     "asleep": "an attempt ended because its run sleeps or waits; it goes on later",
     "parked": "a job or a run waits for a person",

@@ -201,7 +201,7 @@ MUTANTS: Sequence[Mutant] = (
         "planner.py",
         f"{PROMISES}/test_catchup.py::test_none_with_a_grace_of_a_second_runs_nothing_older",
         (
-            "    late = plan.standing.now - newest > timedelta(seconds=rule.policy.grace)\n",
+            "    late = plan.standing.now - newest > timedelta(seconds=rule.policy.patience)\n",
             "    late = False\n",
         ),
     ),

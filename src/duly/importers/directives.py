@@ -154,6 +154,8 @@ _KEYS: Mapping[str, Callable[[str], Any]] = {
     "overlap": str,
     "cancel_grace": str,
     "max_running": _number,
+    "must_start_within": str,
+    "jitter": str,
     "on_resume": str,
     "dst_gap": str,
     "dst_fold": str,

@@ -370,6 +370,8 @@ PARAMETERS: Mapping[str, tuple[Mapping[str, Any], str]] = {
     "overlap": ({"enum": list(get_args(Overlap))}, "the previous run is still going"),
     "cancel_grace": (_DURATION, "how long a run that was asked to stop may take for it"),
     "max_running": (_COUNT, "how many runs may be live at once, for overlap allow"),
+    "must_start_within": (_DURATION, "how late a run may start; then it has expired"),
+    "jitter": (_DURATION, "over how long the starts of many jobs are spread"),
     "on_resume": ({"enum": [*get_args(Catchup), True, False]}, "what of the time in which it was paused"),
     "mechanism": (_TEXT, "who may propose a decision"),
     "lease": (_TEXT, "which lease, for mechanism leader"),
