@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import os
 import tempfile
-from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
+from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
 from contextlib import (
     AbstractAsyncContextManager,
     AbstractContextManager,
@@ -266,19 +266,16 @@ def template(address: str) -> Iterator[str]:
 def _database_on(address: str, model: str | None = None) -> Iterator[str]:
     """A database of its own on a server, empty or a copy of ``model``; dropped at the end."""
     name = f"lab_{uuid4().hex[:12]}"
-    _on_server(address, "copy" if model else "create", name, model or "")
-    _on_server(address, "quick", name)
+    _on_server(address, ["copy" if model else "create", "quick"], name, model or "")
     try:
         yield make_conninfo(address, dbname=name)
     finally:
-        _on_server(address, "drop", name)
+        _on_server(address, ["drop"], name)
 
 
-def _on_server(address: str, verb: str, name: str, model: str = "") -> None:
+def _on_server(address: str, verbs: Sequence[str], name: str, model: str = "") -> None:
     maintenance = make_conninfo(address, dbname=conninfo_to_dict(address).get("dbname") or "postgres")
-    statement = statements("testing")[verb]
     with psycopg.connect(maintenance, autocommit=True) as connection:
-        names = {"lab_name": name, "lab_model": model}
-        for word, value in names.items():
-            statement = statement.replace(word, sql.Identifier(value).as_string(connection) if value else "")
-        connection.execute(statement)
+        for verb in verbs:
+            statement = statements("testing")[verb].replace("lab_name", sql.Identifier(name).as_string())
+            connection.execute(statement.replace("lab_model", sql.Identifier(model or name).as_string()))
