@@ -158,7 +158,9 @@ def _while_busy(plan: Plan, rule: Rule, horizon: datetime) -> None:
 
 
 def _since(plan: Plan) -> datetime:
-    """From here on whatever falls due does so while the present run is busy."""
+    """From here on whatever falls due does so while the present run is busy; one of this very plan begins now."""
+    if plan.live_at is not None:
+        return plan.standing.now
     return max(plan.cursor_at, plan.busy_at or plan.cursor_at)
 
 
@@ -179,7 +181,9 @@ def _full_part(plan: Plan, rule: Rule, horizon: datetime, budget: int) -> None:
     elif rule.answer == "all":
         _each(plan, rule, first, until, budget)
     else:
-        plan.waits_for = _hindrance(plan, rule, True, budget, 0)
+        newest = _last(rule.kept, first, until)
+        punctual = _verdict(plan, rule, newest, rule.next(newest)) == "on_time"
+        plan.waits_for = _hindrance(plan, rule, punctual, budget, _free(plan, rule))
         if plan.waits_for is None:
             _newest(plan, rule, until)
 

@@ -32,6 +32,10 @@ set local lock_timeout = '500ms'; set local idle_in_transaction_session_timeout 
 begin; set local lock_timeout = '10s'; set local enable_partition_pruning = off;
 set local idle_in_transaction_session_timeout = '120s'
 
+-- name: unpruned
+-- The same for the rest of a transaction that somebody else opened: a program's own, which was handed to a client.
+set local enable_partition_pruning = off
+
 -- name: begin_snapshot
 -- Opens a reading transaction in which every statement sees the same instant of the ledger.
 begin isolation level repeatable read read only; set local idle_in_transaction_session_timeout = '120s'

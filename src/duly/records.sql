@@ -140,9 +140,10 @@ select runs.job_id, runs.scheduled_at, runs.trigger_id, runs.attempt, runs.worke
    and (processes.id is null
         or processes.expires_at < duly.now(%(at)s::timestamptz, %(shift)s::double precision)
         or runs.deadline_at < duly.now(%(at)s::timestamptz, %(shift)s::double precision)
-        or runs.cancel_at < duly.now(%(at)s::timestamptz, %(shift)s::double precision)
-                            - (select policies.cancel_grace from duly.policies where policies.id = runs.policy_id)
-                            * interval '1 second')
+        or runs.cancel_at is not null
+           and runs.cancel_at < duly.now(%(at)s::timestamptz, %(shift)s::double precision)
+                                - (select policies.cancel_grace from duly.policies where policies.id = runs.policy_id)
+                                * interval '1 second')
  limit %(limit)s::integer for no key update of runs skip locked
 
 -- name: trigger_known

@@ -34,6 +34,7 @@ class Asked:
 
 async def ask(ledger: Ledger, connection: Connection, keys: Sequence[Key], reason: str) -> Asked:
     """Ask those of these runs that are live to stop; the first reason stays. The caller holds their jobs' cursors."""
+    await ledger.database.rows(connection, "postgres", "unpruned")  # it may be a caller's transaction
     rows = await ledger.database.rows(
         connection, "edits", "ask_to_stop", reason=reason[:2000], **key_arrays(keys)
     )

@@ -239,3 +239,17 @@ async def test_the_listing_and_the_run_say_that_it_was_asked_and_why(laboratory:
         [run] = await t.runs("job")
         assert (run["state"], run["cancel_at"]) == ("cancelled", "2027-01-05T12:01:00Z")
         assert run["cancel_reason"] == 'the next occurrence was due, and overlap is "cancel"'
+
+
+async def test_a_run_asked_for_in_the_callers_own_transaction_asks_with_its_commit(laboratory: Open) -> None:
+    """Rolled back, nobody is asked. The server is spared the pruning that it crashed in, for the rest of it."""
+    async with laboratory(minutely(), at=NOON) as t:
+        hand = await Hand(t).enter()
+        await decide(t, by=30)
+        await hand.claim()
+        for rolled_back, wanted in ((True, []), (False, ["12:00:00"])):
+            async with t.database.connection() as own, own.transaction(force_rollback=rolled_back):
+                await t.client.using(own).jobs.trigger("job", key="now")
+                pruned = await (await own.execute("show enable_partition_pruning")).fetchone()
+                assert pruned == {"enable_partition_pruning": "off"}
+            assert await asked(hand) == wanted

@@ -24,6 +24,7 @@ def check(case: Case, plan: Plan, budget: int = 1000) -> None:
         assert not exclusive, "a taken place gives nothing to execution"
     assert (plan.live_at is not None) == bool(exclusive), "an exclusive run takes the place"
     _wakes(case, plan)
+    _asks(case, plan)
 
 
 def _chain(case: Case, cursor: float, tiles: list[tuple[float, float, str, bool, int]]) -> None:
@@ -78,7 +79,7 @@ def _wakes(case: Case, plan: Plan) -> None:
     if rule.removed:
         assert plan.wake_at is None, "nobody looks at a removed job again"
     elif plan.waits_for == "busy" or (plan.live and rule.policy.exclusive):
-        assert plan.wake_at is None, "a job whose place is taken is woken by the end of its run"
+        _watches(case, plan)
     elif plan.waits_for in ("limit", "more"):
         assert plan.wake_at is not None
         assert case.now <= seconds(plan.wake_at) <= case.now + 1, "what is cut is looked at again soon"
@@ -93,3 +94,26 @@ def _wakes(case: Case, plan: Plan) -> None:
     else:
         assert plan.wake_at == plan.due_at is not None, "a job is woken when it is due next"
         assert seconds(plan.due_at) > case.now, "what is due was decided"
+
+
+def _watches(case: Case, plan: Plan) -> None:
+    """A job whose place is taken: under cancel a scheduler looks when something falls due that would ask for it."""
+    rule = plan.rule
+    if rule.policy.cancels and not plan.asks and not rule.paused:
+        busy = case.now if plan.live_at is not None else case.busy
+        base = max(seconds(plan.cursor_at), -1 if busy is None else busy)
+        step = case.parts[rule.revision - 1].step
+        assert plan.wake_at is not None
+        assert nominal(step, base, seconds(plan.wake_at)) == [seconds(plan.wake_at)], "it looks at the next one"
+    else:
+        assert plan.wake_at is None, "a job whose place is taken is woken by the end of its run"
+
+
+def _asks(case: Case, plan: Plan) -> None:
+    part = case.parts[plan.rule.revision - 1]
+    end = case.now if part.until is None else min(case.now, part.until)
+    base = max(seconds(plan.cursor_at), case.cursor if case.busy is None else case.busy)
+    since = nominal(part.step, base, end)
+    wanted = case.live and part.policy.overlap == "cancel" and bool(since)
+    wanted = wanted and not (part.removed or part.paused)
+    assert plan.asks == wanted, "what falls due since the run began asks it to stop"

@@ -51,6 +51,7 @@ class Case:
     busy: float | None = None
     live: bool = False
     live_caught_up: int = 0
+    live_runs: int = 0
 
     def waits(self, part: Part) -> bool:
         """Is this paused part, or a paused one that follows it without a break, still going?"""
@@ -95,6 +96,7 @@ class Case:
             busy_at=None if self.busy is None else at(self.busy),
             live=self.live,
             live_caught_up=self.live_caught_up,
+            live_runs=self.live_runs,
         )
 
 
@@ -179,7 +181,12 @@ def _part(case: Case, out: Outcome, part: Part, revision: int, owed: list[float]
     """Decides one revision's part; False when something of it has to wait."""
     answers = part.policy
     if answers.overlap == "allow":
-        rest = owed
+        full = _full(case, out, part)
+        seen = case.now if full else case.seen
+        busy = [t for t in owed if answers.max_running is not None and seen is not None and t <= seen]
+        rest = owed[len(busy) :]
+        if not _side_by_side(case, out, part, revision, busy, budget):
+            return False
     elif out.live:
         return _while_busy(case, out, part, revision, owed)
     else:
@@ -213,6 +220,29 @@ def _part(case: Case, out: Outcome, part: Part, revision: int, owed: list[float]
     return _run(case, out, part, revision, newest, budget)
 
 
+def _full(case: Case, out: Outcome, part: Part) -> bool:
+    """Are as many runs live as may be?"""
+    most = part.policy.max_running
+    return most is not None and case.live_runs + out.runs >= most
+
+
+def _side_by_side(
+    case: Case, out: Outcome, part: Part, revision: int, busy: list[float], budget: int
+) -> bool:
+    """What fell due while all places were taken, as is usual for the catch-up; False when some of it has to wait."""
+    if not busy:
+        return True
+    if part.catchup == "none":
+        out.span(busy, "overlap", revision)
+        return True
+    if part.catchup == "all":
+        return all(_run(case, out, part, revision, t, budget) for t in busy)
+    if not _may_run(case, out, part, busy[-1], budget):
+        return False
+    out.span(busy[:-1], "coalesced", revision)
+    return _run(case, out, part, revision, busy[-1], budget)
+
+
 def _while_busy(case: Case, out: Outcome, part: Part, revision: int, owed: list[float]) -> bool:
     """The place is taken: only what was missed in an outage is answered, and only where it asks for no run."""
     if case.busy is None or part.policy.overlap != "skip" or part.catchup != "none":
@@ -236,6 +266,8 @@ def _may_run(case: Case, out: Outcome, part: Part, instant: float, budget: int) 
         return False
     if part.policy.overlap != "allow":
         return not out.live
+    if _full(case, out, part):
+        return False
     return _current(case, part, instant) or out.live_caught_up < part.policy.catchup_limit
 
 

@@ -29,6 +29,7 @@ class World:
             busy=case.busy,
             live=case.live,
             live_caught_up=case.live_caught_up,
+            live_runs=case.live_runs,
         )
         plan = decide(case.standing(), budget=budget)
         check(case, plan, budget)
@@ -40,10 +41,11 @@ class World:
             cursor=seconds(plan.cursor_at),
             now=now,
             parts=case.parts[plan.rule.revision - 1 :],
-            seen=case.seen,
+            seen=case.seen if plan.seen_at is None else max(case.seen or 0, seconds(plan.seen_at)),
             busy=None if plan.busy_at is None else seconds(plan.busy_at),
             live=case.live or plan.live_at is not None,
             live_caught_up=case.live_caught_up + late,
+            live_runs=case.live_runs + sum(not run.rule.policy.exclusive for run in plan.runs),
         )
         return plan
 
@@ -66,7 +68,7 @@ class World:
         for _ in range(1000):
             before = self.case
             self.finish(now)
-            self._replace(live_caught_up=0)
+            self._replace(live_caught_up=0, live_runs=0)
             plan = self.tick(now, budget)
             if plan.waits_for in (None, "paused") and not plan.live and not plan.moved:
                 return
@@ -78,5 +80,5 @@ class World:
         return self.found
 
     def _replace(self, **changes: object) -> None:
-        names = ("cursor", "now", "parts", "seen", "busy", "live", "live_caught_up")
+        names = ("cursor", "now", "parts", "seen", "busy", "live", "live_caught_up", "live_runs")
         self.case = Case(**{name: getattr(self.case, name) for name in names} | changes)  # type: ignore[arg-type]

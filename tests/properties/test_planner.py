@@ -13,7 +13,7 @@ from tests.properties.planner_model import Case, Part, answered, expected, polic
 PAIRS = [
     (catchup, overlap)
     for catchup in ("all", "latest", "none")
-    for overlap in ("skip", "queue", "queue_one", "allow")
+    for overlap in ("skip", "queue", "queue_one", "cancel", "allow")
     if catchup != "all" or overlap in ("queue", "allow")
 ]
 STANDINGS = ("idle", "busy", "busy then free", "busy, then nobody up, then free", "outage after busy")

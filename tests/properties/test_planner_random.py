@@ -27,6 +27,7 @@ def parts(draw: st.DrawFn, *, paused: bool | None = None, pairs: list[tuple[str,
         answers["catchup_window"] = draw(st.none() | st.sampled_from([0, 1, 45, 60, 300, 5000]))
     if overlap == "allow":
         answers["catchup_limit"] = draw(st.integers(1, 12))
+        answers["max_running"] = draw(st.none() | st.integers(2, 9))
     answers["on_resume"] = draw(st.sampled_from(["none", "none", "latest", "all"]))
     sleeps = draw(st.sampled_from([False, False, False, True])) if paused is None else paused
     return Part(step=step, as_cron=as_cron, policy=policy(catchup, overlap, **answers), paused=sleeps)
@@ -66,6 +67,7 @@ def standings(draw: st.DrawFn) -> Case:
         busy=draw(halves(cursor, now)) if live else None,
         live=live,
         live_caught_up=draw(st.integers(0, 12)),
+        live_runs=draw(st.integers(0, 9)),
     )
 
 
