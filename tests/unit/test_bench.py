@@ -82,7 +82,7 @@ def document_of(*words: str) -> dict[str, Any]:
                 "--rounds",
                 "1",
                 "--seconds",
-                "0.5",
+                "1.5",
                 "--mechanisms",
                 "database,durable",
                 *LEASES,
