@@ -266,11 +266,14 @@ select events.data
  limit 1
 
 -- name: generations
--- What these durable jobs have, a timer or a run that holds the place; and timers of jobs that want none.
+-- What these durable jobs have, a timer or a run that holds the place; and timers of jobs that want none. One that is
+-- paused without an end awaits nothing, whatever was edited meanwhile.
 select jobs.id, jobs.state, policies.mechanism, timers.fires_at, cursors.live_at, place.state as live_state,
-       cursors.due_at is not null or cursors.revision < cursors.newest_revision as awaits
+       (cursors.due_at is not null or cursors.revision < cursors.newest_revision)
+       and not (newest.paused and newest.resumes_at is null) as awaits
   from duly.jobs
   join duly.cursors on cursors.job_id = jobs.id
+  join duly.revisions as newest on newest.job_id = jobs.id and newest.revision = cursors.newest_revision
   join duly.policies on policies.id = cursors.policy_id
   left join duly.timers on timers.job_id = jobs.id
   left join duly.runs as place

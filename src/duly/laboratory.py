@@ -15,6 +15,7 @@ from duly.catalog import Catalog, Triggered
 from duly.client import Client
 from duly.clock import VirtualClock, parse
 from duly.deadlines import expire, next_deadline
+from duly.decisions import Decider
 from duly.leases import Leadership
 from duly.ledger import VERSION, Actor, Ledger, run_id
 from duly.mechanisms import Durable, Rows
@@ -80,7 +81,11 @@ class Lab:
             settings=self._settings,
             on_change=lambda word, facts: events.emit(word, **facts),
         )
-        self.reaper = Reaper(ledger, events=events)
+        settings = self._settings
+        decider = Decider(
+            ledger=ledger, catalog=self.catalog, standpoint=self, events=events, settings=settings
+        )
+        self.reaper = Reaper(ledger, events=events, decider=decider)
         self.scheduler = Scheduler(
             leadership=self.leadership,
             ledger=ledger,

@@ -86,6 +86,28 @@ select locked.job_id, locked.schedule_id, locked.policy_id, locked.revision, loc
   from consumed
   join locked on locked.job_id = consumed.job_id
 
+-- name: interrupted
+-- Locks the cursors of busy durable jobs, which nobody looks at, where a part of the time that they were busy is known to
+-- have had nobody up. Only under overlap skip does that part get its verdict at once: it can become no run any more.
+with due as materialized (
+    select cursors.job_id, cursors.schedule_id, cursors.policy_id, cursors.revision, cursors.newest_revision,
+           cursors.cursor_at, cursors.seen_at, cursors.busy_at, cursors.due_at, cursors.amended, true as live
+      from duly.cursors
+      join duly.policies on policies.id = cursors.policy_id
+     where cursors.live_at is not null
+       and cursors.due_at <= cursors.busy_at
+       and cursors.busy_at > greatest(cursors.cursor_at, cursors.seen_at)
+       and policies.mechanism = 'durable'
+       and policies.definition ->> 'overlap' = 'skip'
+     order by cursors.job_id
+     limit %(limit)s::integer
+       for no key update of cursors skip locked
+)
+select due.job_id, due.schedule_id, due.policy_id, due.revision, due.newest_revision, due.cursor_at, due.seen_at,
+       due.busy_at, due.due_at, due.amended, due.live,
+       duly.clock(%(at)s::timestamptz, %(shift)s::double precision) as now
+  from due
+
 -- name: record
 -- Moves cursors by compare-and-set and writes what the moves mean, from what the update returned: a plan that
 -- lost its race writes nothing. Runs are handed to the named worker at once, as far as it has room.

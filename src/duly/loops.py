@@ -21,6 +21,7 @@ import psycopg
 from duly import crash
 from duly.catalog import Catalog
 from duly.clock import Clock
+from duly.decisions import Decider
 from duly.errors import DatabaseError
 from duly.executors.in_process import Task
 from duly.jobs import Job
@@ -322,11 +323,19 @@ class Process:
 
     async def _keep_house(self, database: Database) -> None:
         """Reap lost attempts, wake what was forgotten, make partitions ahead; by anybody, all the time."""
+        ledger = Ledger(database)
         reaper = Reaper(
-            Ledger(database),
+            ledger,
             events=self.events,
             on_ready=lambda: self._nudge("worker"),
             on_behind=lambda: self._nudge("scheduler"),
+            decider=Decider(
+                ledger=ledger,
+                catalog=Catalog(database),
+                standpoint=self,
+                events=self.events,
+                settings=self.settings,
+            ),
         )
         swept_at = made_at = self.clock.monotonic()
         while True:

@@ -130,3 +130,26 @@ class Durable:
 
     def signed(self, actor: Actor) -> Actor:
         return replace(actor, mechanism=self.name)
+
+
+class Interrupted:
+    """What mechanism ``durable`` decides while its job is busy: the part in which nobody was up, after a lost attempt.
+
+    A busy durable job has no timer, so whoever ended the lost attempt decides it; it only ever leads to spans.
+    """
+
+    name = Durable.name
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._database = ledger.database
+
+    async def due(self, connection: Connection, *, after: datetime, until: datetime, limit: int) -> list[Due]:
+        rows = await self._database.rows(connection, "ledger", "interrupted", limit=limit)
+        return [Due(row=row) for row in rows]
+
+    async def due_job(self, connection: Connection, job_id: int) -> Due | None:
+        """Not one by one: a history that contradicts its cursor is found when the next timer fires."""
+        return None
+
+    def signed(self, actor: Actor) -> Actor:
+        return replace(actor, mechanism=self.name)

@@ -14,9 +14,14 @@ import psycopg
 from duly import crash
 from duly.completions import facts_of, words_of
 from duly.deadlines import expire
-from duly.ledger import Ended, Finished, Ledger
+from duly.decisions import Decider
+from duly.ledger import BEGINNING, Ended, Finished, Ledger
+from duly.mechanisms import Interrupted
 from duly.stops import ask_durable
 from duly.telemetry import Events
+
+SETTLED = 500
+"""Durable jobs that are looked at in one decision; the others come next time."""
 
 log = logging.getLogger("duly.reaper")
 
@@ -27,6 +32,7 @@ class Reaper:
     """Ends lost attempts under their fences and looks again at jobs that a nudge may have missed.
 
     ``on_ready`` is called when a run can be claimed because of it, ``on_behind`` when a job has something owed.
+    ``decider`` writes what a lost attempt of a durable job leaves to be decided.
     """
 
     def __init__(
@@ -36,11 +42,13 @@ class Reaper:
         events: Events,
         on_ready: Callable[[], None] = lambda: None,
         on_behind: Callable[[], None] = lambda: None,
+        decider: Decider | None = None,
     ) -> None:
         self._ledger = ledger
         self._events = events
         self._on_ready = on_ready
         self._on_behind = on_behind
+        self._decider = decider
 
     async def reap(self) -> list[Finished]:
         """End what is lost, say so, and return it; ask what is in the way of a durable job's next run to stop.
@@ -61,12 +69,21 @@ class Reaper:
             self._on_ready()
         if any(one.behind for one in ended):
             self._on_behind()
+        if any(one.outcome == "lost" and one.ready for one in ended):
+            await self._settle()
         return ended
+
+    async def _settle(self) -> None:
+        """What fell due for busy durable jobs while nobody was up gets its verdict: no scheduler ever looks at them."""
+        if self._decider is not None:
+            mechanism = Interrupted(self._ledger)
+            await self._decider.decide(mechanism, after=BEGINNING, until=BEGINNING, limit=SETTLED)
 
     async def sweep(self) -> int:
         """The slow net: look again at jobs and runs that nothing would wake; returns how many there were."""
         async with self._ledger.database.transaction("begin_finish") as connection:
             found = await self._ledger.sweep(connection)
+        await self._settle()
         if found:
             self._on_behind()
             self._on_ready()

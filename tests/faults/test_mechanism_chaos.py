@@ -67,7 +67,9 @@ def test_three_mechanisms_under_every_fault_leave_nothing_out_and_nothing_twice(
         found = contradictions(url, told)
         assert found == [], "\n".join(found[:20])
         clean(url)
-        deciders: dict[str, int] = dict(rows(url, "select mechanism, count(*) from duly.decisions group by 1"))
+        deciders: dict[str, int] = dict(
+            rows(url, "select mechanism, count(*) from duly.decisions group by 1")
+        )
         assert set(MECHANISMS) <= set(deciders)
         assert rows(url, BALANCE) == []
         print(dict(storm.done), deciders, {key: report[key] for key in ("occurrences", "runs", "owed")})

@@ -251,6 +251,37 @@ async def test_a_lost_run_is_tried_again_and_sets_the_timer_when_it_ends(laborat
         assert await timers(t) == [START + timedelta(seconds=120)]
 
 
+async def test_what_fell_due_while_a_lost_run_was_not_known_to_be_busy_was_missed(laboratory: Open) -> None:
+    """Under skip and none: busy until the last sign of life, missed until the loss was seen, busy from then on."""
+    app = Duly()
+    for mechanism in ("durable", "database"):
+        remember(app, mechanism, every(seconds=10), catchup="none", grace=0, mechanism=mechanism)
+    async with laboratory(app, at=AT) as t:
+        t.clock.set(START + timedelta(seconds=10))
+        hand = await Hand(t).enter(lease=15)
+        assert len(await start(t, hand)) == 1
+        await t.scheduler.turn()
+        assert len(await hand.claim()) == 1
+        t.clock.set(START + timedelta(seconds=22))
+        await hand.beat(lease=15)
+        t.clock.set(START + timedelta(seconds=55))
+        await t.reaper.reap()
+        await t.scheduler.turn()
+        expected = ["12:00:10 run", "12:00:20 overlap 1", "12:00:50 missed 3"]
+        assert [await told(t, name) for name in ("durable", "database")] == [expected, expected]
+        assert await timers(t, "durable") == []
+        other = await Hand(t).enter()
+        held = await other.claim()
+        t.clock.set(START + timedelta(seconds=75))
+        for claimed in held:
+            await other.end(claimed)
+        await t.advance(by=10)
+        expected += ["12:01:10 overlap 2", "12:01:20 run"]
+        assert [await told(t, name) for name in ("durable", "database")] == [expected, expected]
+        decided = await rows(t, "select distinct mechanism from duly.decisions order by 1")
+        assert [row["mechanism"] for row in decided] == ["database", "durable"]
+
+
 async def test_the_last_loss_ends_the_run_and_sets_the_timer(laboratory: Open) -> None:
     app = Duly()
     remember(app, "j", every(seconds=60), catchup="all", mechanism="durable", on_lost="fail")
