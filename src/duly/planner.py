@@ -142,7 +142,7 @@ def _while_busy(plan: Plan, rule: Rule, horizon: datetime) -> None:
 
     Under ``skip`` with ``none`` that is the part in which nobody was up: known busy up to ``seen_at``, known
     busy again since ``busy_at``; what lies between was missed and cannot become a run. Under ``cancel`` what
-    fell due since the present run has been busy asks it to stop.
+    fell due since the present run has been busy asks it to stop; what is left of a pause does not.
     """
     standing = plan.standing
     gap_ends = standing.busy_at
@@ -151,7 +151,7 @@ def _while_busy(plan: Plan, rule: Rule, horizon: datetime) -> None:
         if gap_ends > gap_begins:
             _span(plan, rule, min(gap_begins, horizon), "overlap")
             _span(plan, rule, min(gap_ends, horizon), "missed")
-    if rule.policy.overlap == "cancel":
+    if rule.policy.overlap == "cancel" and not rule.paused:
         asking_at = rule.next(_since(plan))
         plan.asks = asking_at is not None and asking_at <= horizon
     _still_owed(plan, rule, horizon, "busy")
