@@ -140,10 +140,10 @@ async def _tile(database: Database, connection: Connection, found: Evidence) -> 
     """The run or span that answers for the instant, its decision, and what its lateness is made of."""
     rows = await listing.runs_at(database, connection, found.job["id"], found.instant)
     documents = await listing.run_documents(database, connection, rows)
+    ordinary: Row | None = None
     for row, document in zip(rows, documents, strict=True):
         if row["trigger_id"] == "":
-            found.run = document
-            await _lateness(database, connection, found, row)
+            found.run, ordinary = document, row
         else:
             found.beside.append(document)
     if found.run is None and not found.occurrence and found.beside:
@@ -159,6 +159,8 @@ async def _tile(database: Database, connection: Connection, found: Evidence) -> 
         found.decision = await database.row(connection, "audit", "decision", id=decision)
     if found.decision is not None and found.decision["mechanism"] == "durable":
         found.timer = await generations.timer_behind(database, connection, found.job, found.instant)
+    if ordinary is not None:
+        await _lateness(database, connection, found, ordinary)
 
 
 async def _lateness(database: Database, connection: Connection, found: Evidence, row: Row) -> None:

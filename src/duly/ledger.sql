@@ -483,7 +483,9 @@ noted as (
       from generations as ended
      cross join lateral (
            values (1, 'completed', jsonb_build_object('state', ended.state)),
-                  (2, 'timer', jsonb_build_object('fires_at', ended.next_at))) as note (place, kind, data)
+                  (2, 'timer', jsonb_build_object('fires_at', rtrim(rtrim(
+                      to_char(ended.next_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US'), '0'), '.') || 'Z')))
+           as note (place, kind, data)
      where note.place = 1 or ended.next_at is not null
         on conflict do nothing
 )

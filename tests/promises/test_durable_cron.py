@@ -110,6 +110,7 @@ async def test_the_history_of_a_generation_says_how_it_began_and_what_it_set(lab
         assert (found[3]["data"]["set_by"], found[3]["data"]["set_attempt"], found[3]["data"]["set_seq"]) == (
             "2027-01-05T12:00:05Z", 1, 3,
         )  # fmt: skip
+        assert found[2]["data"] == {"fires_at": "2027-01-05T12:00:10Z"}
         [timer] = await rows(t, "select set_by, set_attempt, set_seq from duly.timers")
         assert timer == {"set_by": START + timedelta(seconds=10), "set_attempt": 1, "set_seq": 3}
 
@@ -125,6 +126,8 @@ async def test_explain_and_show_name_the_timer_and_what_had_set_it(laboratory: O
         assert "that attempt 1 of run j@2027-01-05T12:00:05Z (event 3) had set" in second["text"]
         assert second["decision"]["timer"]["set_by"] == "j@2027-01-05T12:00:05Z"
         assert second["decision"]["mechanism"] == "durable"
+        parts = second["lateness"]["parts"]
+        assert (parts["no_scheduler"], parts["no_worker"]) == (0, 0), "nobody waits for a scheduler here"
         shown = await job(t.database, "j")
         assert shown["mechanism"] == "durable"
         assert shown["timer"] == {
@@ -165,6 +168,8 @@ async def test_a_timer_that_is_found_late_leads_to_what_the_job_answers(laborato
             {"kind": "timer", "seq": 2, "fires_at": "2027-01-05T12:00:40Z"},
         ]
         await t.advance(by=5, scheduler=False)
+        said = await explain(t.database, "all", START + timedelta(seconds=20))
+        assert said["lateness"]["parts"]["no_worker"] == 15, "it was a worker that was missing"
         said = await explain(t.database, "none", START + timedelta(seconds=20))
         assert "by the timer for 2027-01-05T12:00:10Z" in said["text"]
         said = await explain(t.database, "none", START + timedelta(seconds=40))

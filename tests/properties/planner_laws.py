@@ -104,7 +104,9 @@ def _watches(case: Case, plan: Plan) -> None:
         base = max(seconds(plan.cursor_at), -1 if busy is None else busy)
         step = case.parts[rule.revision - 1].step
         assert plan.wake_at is not None
-        assert nominal(step, base, seconds(plan.wake_at)) == [seconds(plan.wake_at)], "it looks at the next one"
+        assert nominal(step, base, seconds(plan.wake_at)) == [seconds(plan.wake_at)], (
+            "it looks at the next one"
+        )
     else:
         assert plan.wake_at is None, "a job whose place is taken is woken by the end of its run"
 

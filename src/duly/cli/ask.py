@@ -168,8 +168,8 @@ def _tell_cluster(found: Mapping[str, Any]) -> None:
         )
     timers = found["timers"]
     if timers["waiting"]:
-        ahead = f", the next one ahead at {timers['next_at']}" if timers["next_at"] else ""
-        line(f"{timers['waiting']} durable jobs wait for their timers: {timers['due']} are due{ahead}")
+        ahead = f", the next at {timers['next_at']}" if timers["next_at"] else ""
+        line(f"durable jobs that wait for their timers: {timers['waiting']}, due: {timers['due']}{ahead}")
 
 
 def _cell(value: object) -> object:
