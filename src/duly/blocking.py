@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import date, datetime
 from typing import Any
 
 import psycopg
@@ -18,6 +18,7 @@ from duly import listing, signals
 from duly.answers import JobInfo, Page, RunInfo
 from duly.audit import Report, audit
 from duly.backfills import KEY, Backfilled, Backfills
+from duly.calendars import Calendars, Imported
 from duly.client import Jobs, Runs, backfilled, instant, located, request
 from duly.clock import Clock
 from duly.connections import Blocking, Guest
@@ -297,6 +298,11 @@ class SyncClient:
         """Run past instants of a job beside its time line. Raises NotFound, DefinitionError, Conflict."""
         asked = request(job, from_at, to_at, limit, key, rerun, cause, reason)
         return driven(backfilled(self._database(), asked, self._author, dry_run, wait, _pause))
+
+    def put_calendar(self, name: str, days: Sequence[date], *, dry_run: bool = False) -> Imported:
+        """Make ``days`` the newest version of a calendar. Raises DefinitionError, Conflict."""
+        calendars = Calendars(self._database())
+        return driven(calendars.put(name, days, author=self._author, dry_run=dry_run))
 
     def cancel_backfill(self, job: str, *, key: str = KEY, reason: str | None = None) -> int:
         """Ask every live run of a backfill to stop; how many there were. Raises NotFound."""

@@ -351,3 +351,43 @@ update duly.exceptions
    and exceptions.scheduled_at = %(scheduled_at)s::timestamptz
    and exceptions.undone_at is null
 returning exceptions.job_id
+
+-- name: calendars
+-- The newest version of each of these calendars (of all for null), and how many jobs are attached.
+select newest.name, newest.version, newest.dates, newest.source, newest.author, newest.at,
+       (select count(cursors.job_id)
+          from duly.cursors
+          join duly.jobs on jobs.id = cursors.job_id and jobs.state <> 'removed'
+          join duly.revisions on revisions.job_id = cursors.job_id and revisions.revision = cursors.newest_revision
+         where revisions.definition -> 'policy' ->> 'calendar' = newest.name) as jobs
+  from (select distinct on (calendars.name) calendars.name, calendars.version, calendars.dates, calendars.source,
+               calendars.author, calendars.at
+          from duly.calendars
+         where %(names)s::text[] is null or calendars.name = any(%(names)s::text[])
+         order by calendars.name, calendars.version desc) as newest
+ order by newest.name
+
+-- name: days_of
+-- The days of the newest version of these calendars.
+select distinct on (calendars.name) calendars.name, calendars.version, calendars.dates
+  from duly.calendars
+ where calendars.name = any(%(names)s::text[])
+ order by calendars.name, calendars.version desc
+
+-- name: add_calendar
+insert into duly.calendars (name, version, dates, source, author, at)
+values (%(name)s::text, %(version)s::integer, %(dates)s::date[], %(source)s::text, %(author)s::text, %(now)s::timestamptz)
+
+-- name: attached
+-- Jobs whose newest promise is attached to a calendar and was made with another version of it, page by page.
+select jobs.id, jobs.name
+  from duly.jobs
+  join duly.cursors on cursors.job_id = jobs.id
+  join duly.revisions on revisions.job_id = jobs.id and revisions.revision = cursors.newest_revision
+  join duly.policies on policies.id = revisions.policy_id
+ where jobs.state <> 'removed'
+   and jobs.id > %(after)s::bigint
+   and revisions.definition -> 'policy' ->> 'calendar' = %(name)s::text
+   and policies.definition ->> 'calendar' is distinct from %(version)s::text
+ order by jobs.id
+ limit 500

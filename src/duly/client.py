@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import date, datetime
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -28,6 +28,7 @@ from duly import listing, signals
 from duly.answers import JobInfo, Page, RunInfo, read_token
 from duly.audit import Report, audit
 from duly.backfills import KEY, Asked, Backfilled, Backfills
+from duly.calendars import Calendars, Imported
 from duly.catalog import Catalog
 from duly.clock import Clock, parse
 from duly.connections import Guest
@@ -460,6 +461,13 @@ class Client:
         """
         asked = request(job, from_at, to_at, limit, key, rerun, cause, reason)
         return await backfilled(self._database(), asked, self._author, dry_run, wait, asyncio.sleep)
+
+    async def put_calendar(self, name: str, days: Sequence[date], *, dry_run: bool = False) -> Imported:
+        """Make ``days`` the newest version of a calendar, and begin a revision of each job that is attached to it.
+
+        The same days again are no new version. Raises DefinitionError for what cannot be kept, Conflict.
+        """
+        return await Calendars(self._database()).put(name, days, author=self._author, dry_run=dry_run)
 
     async def cancel_backfill(self, job: str, *, key: str = KEY, reason: str | None = None) -> int:
         """Ask every live run of a backfill to stop; how many there were. Raises NotFound."""

@@ -541,7 +541,9 @@ def _ended(found: Evidence, span: Row) -> str:
 
 def _excluded(found: Evidence, span: Row) -> str:
     by = found.skip or span
-    return f"excluded by {by['author'] or 'a calendar'}{_reason(by)}"
+    name, _, version = str(_policy(found).get("calendar") or "").partition("@")
+    calendar = f"calendar {name}, version {version}" if name else "a calendar"
+    return f"excluded by {by['author'] or calendar}{_reason(by)}"
 
 
 def _poisoned(found: Evidence, span: Row) -> str:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import date, datetime, timedelta
 from difflib import get_close_matches
 from inspect import signature
 from math import isfinite
 from typing import Any, Literal, cast, get_args
 
 from duly.errors import CatchupMissing, DefinitionError, NotJSON, PolicyContradiction, TooLarge
-from duly.schedules import Schedule, bounded, limited, load, never, parse
+from duly.schedules import Schedule, bounded, days, limited, load, never, parse, union
 from duly.settings import duration
 from duly.tasks import name_of
 
@@ -92,6 +92,7 @@ class Policy:
     max_running: int | None = None
     must_start_within: float | None = None
     jitter: float = 0.0
+    calendar: str | None = None
 
     @property
     def window(self) -> float | None:
@@ -319,6 +320,7 @@ def make_policy(
     max_running: int | None = None,
     must_start_within: object = None,
     jitter: object = 0,
+    calendar: str | None = None,
 ) -> Policy:
     """A policy whose answers have been checked one by one and against each other."""
     answer = catchup_word(name, catchup)
@@ -348,6 +350,7 @@ def make_policy(
         if must_start_within is None
         else _seconds(name, "must_start_within", must_start_within, least=0.001),
         jitter=_seconds(name, "jitter", jitter),
+        calendar=_calendar(name, calendar),
     )
     _refuse_contradictions(name, policy)
     return policy
@@ -369,6 +372,22 @@ def _refuse_unknown(name: str, given: Mapping[str, Any]) -> None:
     raise DefinitionError(
         f"job {name!r}: {', '.join(unknown)} {verb} of a job; {meant}known are {', '.join(_PARAMETERS)}"
     )
+
+
+def _calendar(name: str, calendar: str | None) -> str | None:
+    if calendar is not None and not (isinstance(calendar, str) and NAME.fullmatch(calendar)):
+        raise DefinitionError(
+            f"job {name!r}: {calendar!r} cannot name a calendar: letters, digits and _ . : / -"
+        )
+    return calendar
+
+
+def attached(policy: Policy, zone: str, version: int, dates: Sequence[date]) -> Policy:
+    """The policy with the days of its calendar taken out, as the calendar in ``zone`` has them."""
+    out: Schedule = days(dates, zone)
+    if policy.exclude is not None:
+        out = union(load(policy.exclude), out)
+    return replace(policy, exclude=out.definition(), calendar=f"{policy.calendar}@{version}")
 
 
 def _exclude(name: str, exclude: Schedule | None) -> Mapping[str, Any] | None:

@@ -39,6 +39,7 @@ _POLICY = (
     "max_running",
     "must_start_within",
     "jitter",
+    "calendar",
     "on_resume",
     "max_attempts",
     "on_lost",

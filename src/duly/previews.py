@@ -17,8 +17,9 @@ from typing import Any
 from duly import listing
 from duly.clock import text
 from duly.jobs import Job, Policy, anchored
+from duly.ledger import Ledger
 from duly.postgres import Connection, Database, Row
-from duly.registration import Wish, forbidden, readable, same
+from duly.registration import Registration, Wish, forbidden, readable, same, with_days
 from duly.schedules import Schedule, difference, load
 from duly.schedules.zones import zone
 
@@ -203,17 +204,20 @@ class Previews:
         if row is not None and forbidden(row, wish):
             reason = f"it belongs to generation {row['generation']} of {row['owner'] or 'nobody'}"
             return Change(job=job.name, action="conflict", revision=row["revision"], reason=reason)
+        days = Registration(Ledger(self.database))
         if row is None:
-            rule = _kept(anchored(job, None, now), job.policy)
+            fresh = anchored(job, None, now)
+            known = await days.days_of(connection, [job.policy])
+            rule = _kept(fresh, with_days(job.name, job.policy, fresh.zone, known))
             come = list(islice(rule.between(now, horizon), _COMPARED))
             ahead = Difference(lo=now, hi=horizon, appears=come)
             return Change(job=job.name, action="create", ahead=ahead, first=rule.next(now))
         newest = await self._promise(connection, row["id"])
-        stored, new = (
-            newest["definition"],
-            _kept(anchored(job, readable(newest["schedule"]), now), job.policy),
-        )
-        old = _kept(load(newest["schedule"]), Policy.load(stored["policy"]))
+        stored, before = newest["definition"], Policy.load(newest["definition"]["policy"])
+        known = await days.days_of(connection, [before, job.policy])
+        was, becomes = load(newest["schedule"]), anchored(job, readable(newest["schedule"]), now)
+        old = _kept(was, with_days(job.name, before, was.zone, known))
+        new = _kept(becomes, with_days(job.name, job.policy, becomes.zone, known))
         at_dst, words = _around_dst(old, new, now)
         owed, runs = await self._owed(connection, row["id"], now)
         return Change(

@@ -15,8 +15,8 @@ from typing import Any
 from psycopg.types.json import Jsonb
 
 from duly import crash
-from duly.errors import Conflict
-from duly.jobs import Job, Policy, anchored, digest
+from duly.errors import Conflict, DefinitionError
+from duly.jobs import Job, Policy, anchored, attached, digest
 from duly.leases import lease_ids
 from duly.ledger import VERSION, Ledger
 from duly.postgres import Connection, Row
@@ -291,15 +291,17 @@ class Registration:
         self, connection: Connection, jobs: Sequence[tuple[Job, Schedule | None, datetime]]
     ) -> list[Interned]:
         """The rows of schedules and policies that these jobs share, made where they are not there yet."""
+        known = await self.days_of(connection, [job.policy for job, _, _ in jobs])
         schedules: dict[str, Schedule] = {}
         policies: dict[str, Policy] = {}
         keys: list[tuple[str, str]] = []
         at = jobs[0][2] if jobs else None
         for job, previous, begins in jobs:
             schedule = anchored(job, previous, begins)
-            rule, policy = _text(schedule.definition()), _text(job.policy.definition())
+            taken = with_days(job.name, job.policy, schedule.zone, known)
+            rule, policy = _text(schedule.definition()), _text(taken.definition())
             schedules.setdefault(rule, schedule)
-            policies.setdefault(policy, job.policy)
+            policies.setdefault(policy, taken)
             keys.append((rule, policy))
         rule_ids = await self._intern_schedules(connection, schedules, at)
         policy_ids = await self._intern_policies(connection, policies)
@@ -312,6 +314,12 @@ class Registration:
             )
             for (job, _, _), (rule, policy) in zip(jobs, keys, strict=True)
         ]
+
+    async def days_of(self, connection: Connection, policies: Iterable[Policy]) -> dict[str, Row]:
+        """The newest versions of the calendars that these policies name."""
+        names = sorted({policy.calendar for policy in policies if policy.calendar is not None})
+        rows = await self.database.rows(connection, "catalog", "days_of", names=names) if names else []
+        return {row["name"]: row for row in rows}
 
     async def schedule_id(self, connection: Connection, definition: Mapping[str, Any], at: datetime) -> int:
         """The row of one schedule, read with the zone data of this process."""
@@ -378,6 +386,19 @@ def _spread(one: Interned, job_id: int, at: datetime | None) -> datetime | None:
     if at is None or not one.job.policy.jitter:
         return at
     return at + one.job.policy.delay(job_id, at, one.schedule.next(at))
+
+
+def with_days(name: str, policy: Policy, zone: str, known: Mapping[str, Row]) -> Policy:
+    """The policy with the days of its calendar, if it has one; raises DefinitionError where there is no such one."""
+    if policy.calendar is None:
+        return policy
+    found = known.get(policy.calendar)
+    if found is None:
+        raise DefinitionError(
+            f"job {name!r}: there is no calendar {policy.calendar!r}",
+            hint="import it first: `duly calendars import FILE --name NAME`",
+        )
+    return attached(policy, zone, found["version"], found["dates"])
 
 
 def same(job: Job, row: Row) -> bool:

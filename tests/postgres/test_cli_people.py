@@ -190,3 +190,34 @@ def test_a_held_job_waits_for_a_word(call: Call, monkeypatch: pytest.MonkeyPatch
     code, done, _ = call("jobs", "release", "tick", "latest")
     assert (code, done["runs"], done["resumed"][0]["job"]) == (0, 1, "tick")
     assert call("jobs", "show", "tick")[1]["state"] == "active"
+
+
+# ------------------------------------------------------------------ calendars
+
+
+def test_a_calendar_is_imported_attached_and_shown(call: Call, tmp_path: Path) -> None:
+    (tmp_path / "closed.csv").write_text("2099-01-01\n2099-12-25\n")
+    assert call("calendars", "import", "closed.csv", "--dry-run")[1]["version"] == 1
+    assert call("calendars", "list")[1]["items"] == []
+    code, done, _ = call("calendars", "import", "closed.csv")
+    assert (code, done["name"], done["version"], done["added"]) == (
+        0,
+        "closed",
+        1,
+        ["2099-01-01", "2099-12-25"],
+    )
+    (tmp_path / "attached_jobs.py").write_text(JOBS.replace('tags=("calm",)', 'calendar="closed"'))
+    assert call("jobs", "apply", "--app", "attached_jobs.py")[1]["edited"] == ["hourly"]
+    assert call("jobs", "show", "hourly")[1]["calendar"] == "closed@1"
+    (tmp_path / "closed.csv").write_text("2099-01-01\n")
+    code, text, _ = call("calendars", "import", "closed.csv", as_json=False)
+    assert (code, text) == (0, "- 2099-12-25\ncalendar closed: version 2, 1 days; 1 jobs revised\n")
+    [listed] = call("calendars", "list")[1]["items"]
+    assert (listed["version"], listed["jobs"]) == (2, 1)
+    assert call("calendars", "show", "closed")[1]["dates"] == ["2099-01-01"]
+    assert call("calendars", "show", "open")[0] == 1
+    (tmp_path / "closed.csv").write_text("2099-01-01\nsoon\n")
+    code, _, err = call("calendars", "import", "closed.csv")
+    assert (code, json.loads(err)["error"]["line"]) == (1, 2)
+    (tmp_path / "other_jobs.py").write_text(JOBS.replace('tags=("calm",)', 'calendar="none"'))
+    assert call("jobs", "apply", "--app", "other_jobs.py")[0] == 2

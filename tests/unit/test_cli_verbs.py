@@ -50,6 +50,7 @@ CHANGING = [
     "runs cancel",
     "runs retry",
     "backfill",
+    "calendars import",
     "import crontab",
 ]
 
@@ -61,6 +62,7 @@ def call(*words: str, **environment: str) -> tuple[int, str, str]:
 
 def test_the_verbs_are_those_that_others_rely_on() -> None:
     groups = {
+        "calendars": ["import", "list", "show"],
         "database": ["info", "start", "stop"],
         "export": ["crontab"],
         "import": ["crontab"],

@@ -136,7 +136,7 @@ def test_contradictions_are_refused_with_the_reason(answers: dict[str, Any], rea
         ({"backoff": {"first": float("inf")}}, "are numbers"),
         ({"backoff": {"factor": 0.5}}, "factor is 1 or more"),
         ({"graze": 5}, "graze is no parameter of a job; did you mean grace"),
-        ({"zzz": 5, "yyy": 1}, "yyy, zzz are no parameters of a job; known are args, backoff, cancel_grace"),
+        ({"zzz": 5, "yyy": 1}, "yyy, zzz are no parameters of a job; known are args, backoff, calendar"),
         ({"schedule": 5}, "is no schedule"),
         ({"schedule": cron(NIGHT, "UTC"), "tz": "Europe/Berlin"}, "contradicts the schedule's own zone"),
         ({"schedule": cron(NIGHT, "UTC"), "dst_gap": "skip"}, "give them to cron"),

@@ -20,6 +20,7 @@ main = Verbs(
         "jobs": "duly.cli.definitions:jobs",
         "runs": "duly.cli.runs:runs",
         "backfill": "duly.cli.backfills:backfill_job",
+        "calendars": "duly.cli.calendars:calendars",
         "audit": "duly.cli.ask:audit",
         "explain": "duly.cli.ask:explain",
         "cluster": "duly.cli.ask:cluster",

@@ -156,6 +156,7 @@ _KEYS: Mapping[str, Callable[[str], Any]] = {
     "max_running": _number,
     "must_start_within": str,
     "jitter": str,
+    "calendar": str,
     "on_resume": str,
     "dst_gap": str,
     "dst_fold": str,

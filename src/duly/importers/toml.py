@@ -372,6 +372,7 @@ PARAMETERS: Mapping[str, tuple[Mapping[str, Any], str]] = {
     "max_running": (_COUNT, "how many runs may be live at once, for overlap allow"),
     "must_start_within": (_DURATION, "how late a run may start; then it has expired"),
     "jitter": (_DURATION, "over how long the starts of many jobs are spread"),
+    "calendar": (_TEXT, "the days of this calendar are recorded as excluded"),
     "on_resume": ({"enum": [*get_args(Catchup), True, False]}, "what of the time in which it was paused"),
     "mechanism": (_TEXT, "who may propose a decision"),
     "lease": (_TEXT, "which lease, for mechanism leader"),

@@ -17,6 +17,7 @@ from duly.schedules.combined import (
     union,
 )
 from duly.schedules.cron import Cron, cron
+from duly.schedules.days import Days, days
 from duly.schedules.interval import Interval, every
 from duly.schedules.listed import Instants, Never, Once, at_times, never, once
 from duly.schedules.notation import parse
@@ -27,6 +28,7 @@ __all__ = [
     "Bounded",
     "Calendar",
     "Cron",
+    "Days",
     "Difference",
     "Instants",
     "Interval",
@@ -40,6 +42,7 @@ __all__ = [
     "at_times",
     "bounded",
     "cron",
+    "days",
     "difference",
     "every",
     "every_calendar",

@@ -13,6 +13,7 @@ from duly.schedules.base import DEPTH, PARTS, Schedule, micros
 from duly.schedules.calendar import Calendar, every_calendar
 from duly.schedules.combined import Bounded, Difference, Limited, Union, bounded, difference, limited, union
 from duly.schedules.cron import Cron, cron, placed_from
+from duly.schedules.days import MOST_DAYS, Days, days
 from duly.schedules.interval import Interval, every
 from duly.schedules.listed import MOST_INSTANTS, Instants, Never, Once, at_times, never
 
@@ -64,6 +65,10 @@ def _load_instants(made: Made, depth: int) -> Schedule:
     return at_times([read_instant(at) for at in _listed(made["at"], MOST_INSTANTS)])
 
 
+def _load_days(made: Made, depth: int) -> Schedule:
+    return days([date.fromisoformat(day) for day in _listed(made["dates"], MOST_DAYS)], made["zone"])
+
+
 def _load_bounded(made: Made, depth: int) -> Schedule:
     return bounded(_load(made["of"], depth), start=_instant(made["start"]), end=_instant(made["end"]))
 
@@ -102,6 +107,7 @@ _LOADERS: dict[str, Callable[[Made, int], Schedule]] = {
     Interval.kind: lambda made, depth: every(seconds=made["seconds"], anchor=_instant(made["anchor"])),
     Once.kind: lambda made, depth: Once(micros(read_instant(made["at"]))),
     Instants.kind: _load_instants,
+    Days.kind: _load_days,
     Never.kind: lambda made, depth: never(),
     Bounded.kind: _load_bounded,
     Limited.kind: _load_limited,
