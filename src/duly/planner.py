@@ -128,9 +128,11 @@ def _answer(plan: Plan, rule: Rule, horizon: datetime, budget: int) -> None:
             _still_owed(plan, rule, horizon, "busy")
             return
     elif rule.policy.max_running is not None:
+        made = len(plan.runs)
         _full_part(plan, rule, horizon, budget)
         if plan.waits_for is not None:
             return
+        budget -= len(plan.runs) - made
     if rule.policy.window is not None:
         floor = plan.standing.now - timedelta(seconds=rule.policy.window)
         _span(plan, rule, min(floor - _TICK, horizon), "window")
