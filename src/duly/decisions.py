@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
 import psycopg
@@ -24,6 +24,11 @@ from duly.schedules import never
 from duly.settings import Settings
 from duly.stops import OVERDUE, Asked, ask_holders
 from duly.telemetry import Events
+
+LANE = timedelta(seconds=2)
+"""What has been due for longer has fallen behind: it is decided after what is punctual."""
+
+FOREVER = datetime(9999, 1, 1, tzinfo=UTC)
 
 log = logging.getLogger("duly.decisions")
 

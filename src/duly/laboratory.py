@@ -258,8 +258,8 @@ class Lab:
     async def _next_firing(self, connection: Connection) -> datetime | None:
         known = [*self.app.tasks, SHELL, HTTP]
         durable = Durable(Ledger(self.database), queues=["default"], tasks=known)
-        _, fires_at = await durable.ahead(connection)
-        return fires_at
+        _, _, ahead = await durable.peek(connection)
+        return ahead
 
     # ------------------------------------------------------------------ asking
 

@@ -49,7 +49,7 @@ select due.job_id, due.schedule_id, due.policy_id, due.revision, due.newest_revi
   from due
 
 -- name: due_timers
--- Consumes the timers that are due, for a worker that knows what they start: the cursor's lock first, then the timer
+-- Consumes the due timers of one lane, for a worker that knows what they start: the cursor's lock first, then the timer
 -- by its key. Where somebody else was quicker there is no timer any more, and the job is passed over.
 with locked as materialized (
     select found.job_id, found.schedule_id, found.policy_id, found.revision, found.newest_revision, found.cursor_at,
@@ -62,7 +62,8 @@ with locked as materialized (
              from duly.timers
              join duly.cursors on cursors.job_id = timers.job_id
             where timers.queue = wanted.queue
-              and timers.fires_at <= duly.now(%(at)s::timestamptz, %(shift)s::double precision)
+              and timers.fires_at > %(after)s::timestamptz
+              and timers.fires_at <= least(duly.now(%(at)s::timestamptz, %(shift)s::double precision), %(until)s::timestamptz)
               and timers.task = any(%(tasks)b::text[])
               and (%(job_id)s::bigint is null or timers.job_id = %(job_id)s::bigint)
             order by timers.fires_at, timers.job_id

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from duly import crash
 from duly.leases import Leadership, Term, guard
-from duly.ledger import Actor, Due, Ledger
+from duly.ledger import BEGINNING, Actor, Due, Ledger
 from duly.postgres import Connection
 
 
@@ -109,24 +109,31 @@ class Durable:
         self._knows = {"queues": list(queues), "tasks": list(tasks)}
 
     async def due(self, connection: Connection, *, after: datetime, until: datetime, limit: int) -> list[Due]:
-        """What is due in both lanes. Each timer stands for one run, served in the order of their instants."""
-        return await self._consumed(connection, limit=limit)
+        return await self._consumed(connection, after=after, until=until, limit=limit)
 
     async def due_job(self, connection: Connection, job_id: int) -> Due | None:
-        found = await self._consumed(connection, job_id=job_id, limit=1)
+        lane = {"after": BEGINNING, "until": await self._database.now(connection)}
+        found = await self._consumed(connection, **lane, limit=1, job_id=job_id)
         return found[0] if found else None
 
-    async def _consumed(self, connection: Connection, *, limit: int, job_id: int | None = None) -> list[Due]:
-        rows = await self._database.rows(
-            connection, "ledger", "due_timers", **self._knows, limit=limit, job_id=job_id
-        )
+    async def _consumed(
+        self,
+        connection: Connection,
+        *,
+        after: datetime,
+        until: datetime,
+        limit: int,
+        job_id: int | None = None,
+    ) -> list[Due]:
+        asked = {"after": after, "until": until, "limit": limit, "job_id": job_id}
+        rows = await self._database.rows(connection, "ledger", "due_timers", **self._knows, **asked)
         return [Due(row=row) for row in rows]
 
-    async def ahead(self, connection: Connection) -> tuple[datetime, datetime | None]:
-        """The database's instant, and the one at which the next timer fires that this process may consume."""
+    async def peek(self, connection: Connection) -> tuple[datetime, datetime | None, datetime | None]:
+        """The database's instant, when the oldest timer fires that this process may consume, and the next one ahead."""
         row = await self._database.row(connection, "records", "next_timer", **self._knows)
         assert row is not None
-        return row["now"], row["at"]
+        return row["now"], row["oldest"], row["ahead"]
 
     def signed(self, actor: Actor) -> Actor:
         return replace(actor, mechanism=self.name)

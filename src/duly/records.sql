@@ -110,17 +110,26 @@ select min(runs.available_at) as at
    and runs.waits_for <> 'place'
 
 -- name: next_timer
--- When does the next durable job of these queues and tasks fire? One entry of the index for each queue.
-select duly.clock(%(at)s::timestamptz, %(shift)s::double precision) as now,
-       (select min(first.fires_at)
-          from unnest(%(queues)b::text[]) as wanted (queue)
-         cross join lateral (
-               select timers.fires_at
-                 from duly.timers
-                where timers.queue = wanted.queue
-                  and timers.task = any(%(tasks)b::text[])
-                order by timers.fires_at
-                limit 1) as first) as at
+-- When does the oldest timer of these queues and tasks fire, and when the next one that lies ahead? One entry of the
+-- index for each queue and question.
+select duly.clock(%(at)s::timestamptz, %(shift)s::double precision) as now, min(oldest.fires_at) as oldest,
+       min(ahead.fires_at) as ahead
+  from unnest(%(queues)b::text[]) as wanted (queue)
+  left join lateral (
+       select timers.fires_at
+         from duly.timers
+        where timers.queue = wanted.queue
+          and timers.task = any(%(tasks)b::text[])
+        order by timers.fires_at
+        limit 1) as oldest on true
+  left join lateral (
+       select timers.fires_at
+         from duly.timers
+        where timers.queue = wanted.queue
+          and timers.fires_at > duly.now(%(at)s::timestamptz, %(shift)s::double precision)
+          and timers.task = any(%(tasks)b::text[])
+        order by timers.fires_at
+        limit 1) as ahead on true
 
 -- name: lost
 -- Running attempts whose worker is gone, whose time ran out long ago, or that were asked to stop and did not within their

@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 
 import psycopg
 
 from duly.catalog import Catalog
 from duly.clock import first_of
-from duly.decisions import Decider, LocalWorker, Standpoint
+from duly.decisions import FOREVER, LANE, Decider, LocalWorker, Standpoint
 from duly.errors import DatabaseError
 from duly.leases import Leadership, Term
 from duly.ledger import BEGINNING, Ledger
@@ -24,9 +24,9 @@ from duly.postgres import Database
 from duly.settings import Settings
 from duly.telemetry import Events
 
-LANE = timedelta(seconds=2)
+__all__ = ["FOREVER", "LANE", "Scheduler", "Turn"]
+
 CATCH_UP_BATCH = 200
-FOREVER = datetime(9999, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from uuid import UUID
 
 from duly.catalog import Catalog
-from duly.decisions import Decider, Standpoint
+from duly.decisions import FOREVER, LANE, Decider, Standpoint
 from duly.ledger import BEGINNING, Actor, Claimed, Hands, Ledger
 from duly.mechanisms import Durable
 from duly.settings import Settings
@@ -78,6 +78,8 @@ class Timers:
         )
         self._look_at = 0.0
         self._early = SHORTEST
+        self._punctual = BEGINNING  # where the lane of the punctual ones begins
+        self.due = self.behind = False
 
     @property
     def wait(self) -> float:
@@ -88,21 +90,32 @@ class Timers:
         """A timer that fires in so many seconds was set by what this worker recorded: look when it does."""
         self._look_at = min(self._look_at, self._clock.monotonic() + max(delay, 0.0))
 
-    async def start(self, worker: UUID, room: int) -> tuple[Sequence[Claimed], int]:
-        """Consume at most ``room`` due timers; the runs that ``worker`` now holds, and how many timers there were.
+    async def look(self) -> None:
+        """Ask which timers are due: ``due`` says that there are some, ``behind`` that some of them are late."""
+        async with self._database.connection() as connection:
+            now, oldest, ahead = await self._mechanism.peek(connection)
+        self._punctual = now - LANE
+        self.due = oldest is not None and oldest <= now
+        self.behind = oldest is not None and oldest <= self._punctual
+        wait = self._poll if ahead is None else min((ahead - now).total_seconds(), self._poll)
+        self._look_at = self._clock.monotonic() + wait
+        if self.due and self._decider.holds((now - self._clock.now()).total_seconds()):
+            self.due = self.behind = False
+
+    async def start(self, worker: UUID, room: int, *, late: bool) -> tuple[Sequence[Claimed], int]:
+        """Consume at most ``room`` due timers of one lane; the runs that ``worker`` now holds, and how many timers.
 
         Raises psycopg's errors: what was committed without an answer is held by the worker all the same.
         """
-        async with self._database.connection() as connection:
-            now, fires_at = await self._mechanism.ahead(connection)
-        ahead = self._poll if fires_at is None else (fires_at - now).total_seconds()
-        if ahead > 0 or self._decider.holds((now - self._clock.now()).total_seconds()):
-            self._look_at = self._clock.monotonic() + (min(ahead, self._poll) if ahead > 0 else self._poll)
-            return (), 0
+        after, until = (BEGINNING, self._punctual) if late else (self._punctual, FOREVER)
         self._seat.hands = Hands(worker=worker, room=room, queues=self._queues, tasks=self._tasks)
         self._seat.taken = []
-        consumed = await self._decider.decide(self._mechanism, after=BEGINNING, until=now, limit=room)
+        consumed = await self._decider.decide(self._mechanism, after=after, until=until, limit=room)
+        if consumed < room and late:
+            self.behind = False
+        elif consumed < room:
+            self.due = False
         # What is due and was not ours is being started by another worker: do not spin.
         self._early = SHORTEST if consumed else min(self._early * 2, self._poll)
-        self._look_at = self._clock.monotonic() + (0.0 if consumed else self._early)
+        self.expect(0.0 if consumed else self._early)
         return self._seat.taken, consumed

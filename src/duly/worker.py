@@ -147,6 +147,7 @@ class Worker:
         self._draining = False
         self._clogged = False  # claims nothing until completions are recorded
         self._crowded = False  # the last claim took all that it asked for
+        self._lull = False  # nothing punctual was ready at the last claim
         self._nudge = asyncio.Event()
         self._changed = asyncio.Event()
         self._held: dict[tuple[Key, int], _Held] = {}  # claimed and not yet recorded
@@ -239,8 +240,8 @@ class Worker:
         recording = asyncio.create_task(self._completions.run())
         async with self._ledger.database.transaction("begin_claim") as connection:
             await self._ledger.wake(connection)
-        started = await self._start()
-        claimed, _ = await self._claim()
+        await self._timers.look()
+        started, claimed, _ = await self._fill()
         while self._live:
             await asyncio.wait(self._live.values())
         self._completions.close()
@@ -296,8 +297,7 @@ class Worker:
                 await asyncio.wait_for(self._nudge.wait(), self._settings.poll)
             await asyncio.sleep(_GATHER)
             return 0.0
-        started = 0 if self._timers.wait else await self._start()
-        claimed, limit = await self._claim()
+        started, claimed, limit = await self._fill()
         if claimed == limit and now < self._wake_at:
             return 0.0
         waking = await self._waking()
@@ -311,16 +311,33 @@ class Worker:
         self._queues = (*self._queues[1:], self._queues[0])
         return self._queues
 
-    async def _start(self) -> int:
+    async def _fill(self) -> tuple[int, int, int]:
+        """Start and claim: timers consumed, runs claimed, of how many. What is punctual comes first in both.
+
+        Late timers come last, or first where the claim before had nothing but late runs, so that neither of the two
+        kinds of backlog waits for the end of the other.
+        """
+        if not self._timers.wait:
+            await self._timers.look()
+        started, lull = await self._start(late=False), self._lull
+        if lull:
+            started += await self._start(late=True)
+        claimed, limit = await self._claim()
+        self._lull = self._lull and not lull
+        return started + (0 if lull else await self._start(late=True)), claimed, limit
+
+    async def _start(self, *, late: bool) -> int:
         """Start durable jobs whose timer is due, as far as there are places; returns how many timers were consumed."""
-        room = self._places.reserve(BATCH)
+        if not (self._timers.behind if late else self._timers.due):
+            return 0
+        room = self._places.reserve(BATCH, half=self._handed > 0)
         if not room:
             return 0
         generation, worker = self._generation, self._identity()
         started: Sequence[Claimed] = ()
         consumed = 0
         try:
-            started, consumed = await self._timers.start(worker, room)
+            started, consumed = await self._timers.start(worker, room, late=late)
         finally:
             self._places.give_back(room - len(started))
         for one in started:
@@ -349,6 +366,7 @@ class Worker:
         finally:
             self._places.give_back(limit - len(claimed))
         self._crowded = len(claimed) == limit
+        self._lull = all(one.verdict == "caught_up" for one in claimed)
         for one in claimed:
             self._begin(one, worker, generation)
         return len(claimed), limit

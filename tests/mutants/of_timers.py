@@ -66,4 +66,13 @@ OF_TIMERS: Sequence[Mutant] = (
         f"{CRON}::test_a_timer_that_is_found_late_leads_to_what_the_job_answers",
         ("[None if p.timer_at else p.wake_at for p in plans]", "[p.wake_at for p in plans]"),
     ),
+    _m(
+        "late timers come before punctual ones",
+        "timers.py",
+        f"{TIMERS}::test_what_has_fallen_behind_never_delays_the_punctual",
+        (
+            "(BEGINNING, self._punctual) if late else (self._punctual, FOREVER)",
+            "(BEGINNING, self._punctual) if late else (BEGINNING, FOREVER)",
+        ),
+    ),
 )

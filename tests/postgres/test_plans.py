@@ -92,3 +92,22 @@ async def test_the_leader_claims_its_jobs_by_the_same_index(database: Database, 
         )
         assert "cursors_wake" in plan, plan
         assert not SORT.search(plan), plan
+
+
+async def test_a_worker_consumes_due_timers_by_index_without_a_sort(
+    database: Database, crowded: Connection
+) -> None:
+    """Due timers come in the order of the index of their queue, each with its cursor by key, and are deleted by key."""
+    await crowded.execute("alter table duly.timers drop constraint timers_job_id_fkey")
+    await crowded.execute(
+        """insert into duly.timers (job_id, fires_at, queue, task, set_at)
+           select job_id, due_at, 'default', 't', due_at from duly.cursors"""
+    )
+    await crowded.execute("analyze duly.timers")
+    asked = {"queues": ["default", "mail"], "tasks": ["t"], "limit": 100, "job_id": None}
+    plan = await plan_of(database, crowded, "due_timers", after=BEGINNING, until=FOREVER, **asked)
+    assert "LockRows" in plan
+    assert "timers_due" in plan
+    assert "cursors_pkey" in plan
+    assert not SORT.search(plan), plan
+    assert "Seq Scan" not in plan, plan

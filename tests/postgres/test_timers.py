@@ -17,8 +17,9 @@ from duly.audit import audit
 from duly.catalog import Catalog
 from duly.clock import VirtualClock
 from duly.crash import Crash
+from duly.decisions import FOREVER
 from duly.jobs import Job, make_job
-from duly.ledger import VERSION, Actor, Claimed, Ended, Ledger
+from duly.ledger import BEGINNING, VERSION, Actor, Claimed, Ended, Ledger
 from duly.mechanisms import Durable
 from duly.planner import decide
 from duly.postgres import Connection, Database, statements
@@ -63,9 +64,14 @@ class Worker:
 
     async def start(self, room: int = 100) -> int:
         """Start what is due; how many runs that were."""
-        started, _ = await self.timers.start(self.id, room)
-        self.held.extend(started)
-        return len(started)
+        await self.timers.look()
+        before = len(self.held)
+        for late in (False, True):
+            if (self.timers.behind if late else self.timers.due) and room:
+                started, _ = await self.timers.start(self.id, room, late=late)
+                self.held.extend(started)
+                room -= len(started)
+        return len(self.held) - before
 
     async def end(self, outcome: str = "succeeded") -> int:
         """End everything that it holds, in one transaction; how many runs still were its own."""
@@ -78,7 +84,7 @@ class Worker:
 
     async def record(self, connection: Connection) -> int:
         """Consume, plan and record inside the caller's transaction; how many plans were written."""
-        due = await self.mechanism.due(connection, after=NOON, until=NOON, limit=100)
+        due = await self.mechanism.due(connection, after=BEGINNING, until=FOREVER, limit=100)
         standings, _ = await self.ledger.standings(connection, due)
         hands = Hands(worker=self.id, room=100, queues=["default"], tasks=["t"])
         actor = self.mechanism.signed(Actor(process=self.id))
@@ -152,6 +158,7 @@ async def test_a_worker_that_read_before_the_other_one_committed_finds_its_timer
     first, second = await stage.worker(), await stage.worker()
     stage.at(60)
     given = {"queues": ["default"], "tasks": ["t"], "limit": 100, "job_id": None}
+    given |= {"after": BEGINNING, "until": FOREVER}
     async with stage.database.connection() as keeper, stage.database.connection() as late:
         await keeper.execute("select pg_advisory_lock(4711)")
         waiting = asyncio.ensure_future(late.execute(gated(), stage.database.given(given), binary=True))
@@ -204,6 +211,18 @@ async def test_many_workers_at_once_start_each_job_once(stage: Stage) -> None:
     assert await stage.balance() == (0, 201)
     assert sum(await asyncio.gather(*(one.end() for one in workers))) == 201
     assert await stage.balance() == (201, 0)
+
+
+async def test_what_has_fallen_behind_never_delays_the_punctual(stage: Stage) -> None:
+    """A hundred late timers and one that is due now, with one place: the punctual job is started first."""
+    await stage.catalog.apply([durable(f"late{n}", 7) for n in range(100)], author="test")
+    stage.at(60)
+    worker = await stage.worker()
+    assert await worker.start(room=1) == 1
+    [first] = worker.held
+    assert first.job == "j"
+    assert await worker.start(room=1) == 1
+    assert worker.held[1].verdict == "caught_up"
 
 
 async def test_starting_takes_no_more_than_there_is_room_for(stage: Stage) -> None:

@@ -46,8 +46,10 @@ async def start(t: Lab, hand: Hand) -> list[Claimed]:
         settings=t._settings,
         on_ready=lambda: None,
     )
-    started, _ = await timers.start(hand.id, 100)
-    return list(started)
+    await timers.look()
+    punctual, _ = await timers.start(hand.id, 100, late=False)
+    late, _ = await timers.start(hand.id, 100, late=True)
+    return [*punctual, *late]
 
 
 async def test_no_scheduler_takes_part(laboratory: Open) -> None:

@@ -144,7 +144,10 @@ class Twins:
         self.t.clock.set(max(at or self.t.now, self.t.now))
         await self.t.scheduler.turn()
         claimed = await hand.claim()
-        started, _ = await timers.start(hand.id, 100)
+        await timers.look()
+        started = [
+            each for late in (False, True) for each in (await timers.start(hand.id, 100, late=late))[0]
+        ]
         assert len(claimed) == len(started), (claimed, started)
         return [*claimed, *started]
 
