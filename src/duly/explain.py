@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-from duly import generations, listing
+from duly import generations, listing, reasons
 from duly.clock import text
 from duly.jobs import spread_of
 from duly.postgres import Connection, Database, Row
@@ -22,7 +22,7 @@ from duly.schedules.zones import zone
 _TICK = timedelta(microseconds=1)
 _NEAR_A_CHANGE = timedelta(hours=26)
 _SHORT = 600.0
-_PARTS = ("no_scheduler", "no_worker", "queue", "overlap", "database", "jitter")
+_PARTS = ("no_scheduler", "no_worker", "queue", "overlap", "paused", "database", "jitter")
 
 
 @dataclass(kw_only=True, slots=True)
@@ -168,15 +168,14 @@ async def _lateness(database: Database, connection: Connection, found: Evidence,
     instant, decided = found.instant, row["created_at"]
     if decided is None or found.run is None:
         return
+    begin = _resumed(found, decided)
     late = found.run["lateness"]
     started = found.now if late is None else instant + timedelta(seconds=late)
-    lives = await database.rows(
-        connection, "audit", "lives", since_at=instant, until_at=max(decided, started)
-    )
+    lives = await database.rows(connection, "audit", "lives", since_at=begin, until_at=max(decided, started))
     known = await database.row(
         connection, "audit", "busy_until", job_id=found.job["id"], instant=instant, until_at=decided
     )
-    held, free = _busy(found, known, decided)
+    held, free = _busy(found, known, begin, decided)
     idle = _alone(lives, ("up", "worker"), decided, started)
     durable = found.decision is not None and found.decision["mechanism"] == "durable"
     decides = ("up", "worker" if durable else "scheduler")
@@ -186,30 +185,41 @@ async def _lateness(database: Database, connection: Connection, found: Evidence,
         "no_scheduler": 0.0 if durable else away + nobody,
         "no_worker": idle + away + nobody if durable else idle,
         "queue": _seconds(decided, started) - idle,
-        "overlap": _seconds(instant, free) - away,
+        "overlap": _seconds(begin, free) - away,
         "database": _seconds(free, decided) - nobody,
     }
+    if begin > instant:
+        found.parts["paused"] = _seconds(instant, begin)
     if spread := _policy(found).get("jitter"):
         wait = spread_of(found.job["id"], instant, spread, found.nearest[1]).total_seconds()
         found.parts["jitter"] = min(wait, found.parts["database"])
         found.parts["database"] -= found.parts["jitter"]
 
 
-def _busy(found: Evidence, known: Row | None, decided: datetime) -> tuple[datetime, datetime]:
+def _resumed(found: Evidence, decided: datetime) -> datetime:
+    """From when on somebody could decide about the instant: the end of the pause that it fell into."""
+    if found.revision is None or not found.revision["paused"]:
+        return found.instant
+    return min(found.revision["until_at"] or decided, decided)
+
+
+def _busy(
+    found: Evidence, known: Row | None, begin: datetime, decided: datetime
+) -> tuple[datetime, datetime]:
     """Up to when runs that were live at the instant held the job, and from when on it was free for this one.
 
     Between the two it waited behind runs that were decided after its instant: the earlier ones of a backlog.
     Where runs may overlap, a caught-up one waits for a place under ``catchup_limit``, any one under ``max_running``.
     """
-    instant, run = found.instant, found.run
+    run = found.run
     if known is None or run is None:
-        return instant, instant
+        return begin, begin
     held, free = known["held_at"], known["at"]
     if found.row["policy"]["overlap"] == "allow":
         held, free = None, known["freed_at"] if run["verdict"] == "caught_up" else None
         if found.row["policy"].get("max_running") is not None:
             free = known["gone_at"]
-    held = min(max(held or instant, instant), decided)
+    held = min(max(held or begin, begin), decided)
     return held, min(max(free or held, held), decided)
 
 
@@ -467,7 +477,8 @@ def _lateness_words(found: Evidence) -> str:
     started = run is not None and run["lateness"] is not None
     total = sum(found.parts.values())
     names = {"no_scheduler": "no scheduler was alive", "no_worker": "no worker was alive", "queue": "in the queue",
-             "overlap": "the job was busy", "database": "until it was decided", "jitter": "of its jitter"}  # fmt: skip
+             "overlap": "the job was busy", "database": "until it was decided", "jitter": "of its jitter",
+             "paused": "the job was paused"}  # fmt: skip
     told = ", ".join(
         f"{_told(found.parts[part])} {names[part]}" for part in _PARTS if found.parts.get(part, 0) > 0
     )
@@ -476,7 +487,14 @@ def _lateness_words(found: Evidence) -> str:
 
 
 def _span_words(found: Evidence, span: Row) -> list[str]:
-    cause = _CAUSES[span["cause"]](found, span)
+    cause = reasons.words(
+        span,
+        revision=found.revision,
+        policy=_policy(found),
+        skip=found.skip,
+        into=_into(found, span),
+        removed_at=found.job["removed_at"],
+    )
     covers = "it alone" if span["count"] == 1 else f"{span['count']} occurrences"
     return [
         f"It was not given to execution, cause {span['cause']}: {cause}.",
@@ -494,82 +512,8 @@ def _policies(found: Evidence) -> str:
     policy = _policy(found)
     if not isinstance(policy, Mapping):
         return "What the job answers cannot be read."
-    return f'The job answers catchup="{policy["catchup"]}", overlap="{policy["overlap"]}", grace {policy["grace"]:g} s.'
-
-
-def _missed(found: Evidence, span: Row) -> str:
-    policy = _policy(found)
-    return (
-        f'catchup="{policy["catchup"]}", grace {policy["grace"]:g} s: nobody decided before it was too late, '
-        "or before the next one was due, and a missed one's work need not happen later"
-    )
-
-
-def _window(found: Evidence, span: Row) -> str:
-    return f"catchup_window {_policy(found)['catchup_window']:g} s: it was older than that when it could be decided"
-
-
-def _coalesced(found: Evidence, span: Row) -> str:
-    policy = _policy(found)
-    return (
-        f'catchup="{policy["catchup"]}", overlap="{policy["overlap"]}": of those that had piled up only the '
-        f"newest is a run, and {_into(found, span)} stands for it"
-    )
-
-
-def _overlap(found: Evidence, span: Row) -> str:
-    return (
-        f'overlap="{_policy(found)["overlap"]}": an earlier run of the job was still going when it fell due'
-    )
-
-
-def _paused(found: Evidence, span: Row) -> str:
-    author = found.revision["author"] if found.revision else "somebody"
-    reason = f" ({found.revision['reason']})" if found.revision and found.revision["reason"] else ""
-    answer = (found.revision and found.revision["on_resume"]) or _policy(found)["on_resume"]
-    return f'the job was paused by {author}{reason}, on_resume="{answer}"'
-
-
-def _removed(found: Evidence, span: Row) -> str:
-    by = f" by {span['author']}" if span["author"] else ""
-    return f"the job was removed{by} at {text(found.job['removed_at'])}, when it was still owed"
-
-
-def _ended(found: Evidence, span: Row) -> str:
-    return f"revision {span['revision']} ended at {text(span['hi'])}, and nothing was left to be decided under it"
-
-
-def _excluded(found: Evidence, span: Row) -> str:
-    by = found.skip or span
-    name, _, version = str(_policy(found).get("calendar") or "").partition("@")
-    calendar = f"calendar {name}, version {version}" if name else "a calendar"
-    return f"excluded by {by['author'] or calendar}{_reason(by)}"
-
-
-def _poisoned(found: Evidence, span: Row) -> str:
-    return f"the schedule could not be evaluated{_reason(span)}"
-
-
-def _lost(found: Evidence, span: Row) -> str:
-    return f"the history of this part was restored from elsewhere and is not known{_reason(span)}"
-
-
-def _reason(span: Row) -> str:
-    return f": {span['reason']}" if span["reason"] else ""
-
-
-_CAUSES = {
-    "missed": _missed,
-    "window": _window,
-    "coalesced": _coalesced,
-    "overlap": _overlap,
-    "paused": _paused,
-    "removed": _removed,
-    "ended": _ended,
-    "excluded": _excluded,
-    "poisoned": _poisoned,
-    "lost": _lost,
-}
+    answer = reasons.answer(found.revision, policy)
+    return f'The job answers {answer}, overlap="{policy["overlap"]}", grace {policy["grace"]:g} s.'
 
 
 def _planned(found: Evidence) -> str:
@@ -581,7 +525,7 @@ def _planned(found: Evidence) -> str:
         else ""
     )
     if found.skip is not None:
-        unless += f" It will not run: {found.skip['author']} took it out{_reason(found.skip)}."
+        unless += f" It will not run: {found.skip['author']} took it out{reasons.because(found.skip)}."
     return f"It is planned: due in {_told(wait)}, and not before.{unless}"
 
 

@@ -267,14 +267,14 @@ def _still_runs(revision: Row, row: Row, now: datetime) -> int:
         return 0
     policy = Policy.load(revision["policy"])
     lo, hi = max(row["cursor_at"], revision["from_at"]), min(revision["until_at"] or now, now)
-    if policy.catchup_window is not None:
-        lo = max(lo, now - timedelta(seconds=policy.catchup_window, microseconds=1))
+    if policy.window is not None:
+        lo = max(lo, now - timedelta(seconds=policy.window, microseconds=1))
     kept = _kept(schedule, policy)
     count = kept.count(lo, hi) if lo < hi else 0
     word = (revision["on_resume"] or policy.on_resume) if revision["paused"] else policy.catchup
     if word == "none" and count and not revision["paused"]:
         last = kept.previous(hi + timedelta(microseconds=1))
-        return 1 if last is not None and now - last <= timedelta(seconds=policy.grace) else 0
+        return 1 if last is not None and now - last <= timedelta(seconds=policy.patience) else 0
     return {"all": count, "latest": min(count, 1), "none": 0}[word]
 
 

@@ -84,7 +84,8 @@ async def test_a_lease_is_named_with_epoch_and_term(past: History) -> None:
     [
         ("none", {"grace": 1}, "missed", 'catchup="none", grace 1 s'),
         ("latest", {}, "coalesced", 'catchup="latest", overlap="queue_one"'),
-        ("all", {"catchup_window": 120}, "window", "catchup_window 120 s"),
+        ("all", {"catchup_window": 120}, "window", "catchup_window 120 s: it was older"),
+        ("all", {"must_start_within": 120}, "window", "must_start_within 120 s: it was older"),
     ],
 )
 async def test_each_answer_to_an_outage_is_cited(

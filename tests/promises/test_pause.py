@@ -222,6 +222,25 @@ async def test_what_cannot_be_meant_is_refused(laboratory: Open) -> None:
         await rows(t, "update duly.jobs set state = 'active', reason = null")
 
 
+@pytest.mark.parametrize("answer", ["all", "latest"])
+async def test_what_a_pause_left_is_explained_by_the_answer_to_its_end(laboratory: Open, answer: str) -> None:
+    """The job's catch-up had nothing to do with it, nor was anybody absent: the run is late because of the pause."""
+    app, _ = hourly(catchup="none", overlap="queue")
+    async with laboratory(app, at=NIGHT) as t:
+        await t.client.jobs.pause("job")
+        await t.advance(by="4h")
+        await t.client.jobs.resume("job", on_resume=answer)
+        await t.advance(by="2m")
+        first, last = [await t.client.explain("job", f"2027-01-05T0{hour}:30:00Z") for hour in (1, 4)]
+        assert f'on_resume="{answer}", overlap="queue"' in first["text"]
+        assert "catchup" not in first["text"]
+        assert first["cause"] == (None if answer == "all" else "coalesced")
+        late = last["lateness"]
+        assert late["total"] == pytest.approx(late["parts"]["paused"], abs=60)
+        assert late["parts"]["paused"] == 1800
+        assert "30 min 0 s the job was paused" in last["text"]
+
+
 async def test_a_plan_made_before_a_pause_loses_to_it(laboratory: Open) -> None:
     """Two schedulers, one of them with caches from before: neither fires anything of the paused time."""
     app, seen = hourly()

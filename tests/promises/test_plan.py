@@ -71,13 +71,16 @@ async def test_a_plan_writes_nothing_and_names_what_is_not_about_time(laboratory
         assert (await t.client.jobs.get("job")).revision == 1
 
 
-@pytest.mark.parametrize(("catchup", "runs"), [("all", 6), ("latest", 1), ("none", 0)])
+@pytest.mark.parametrize(
+    ("catchup", "bound", "runs"),
+    [("all", None, 6), ("latest", None, 1), ("none", None, 0), ("all", 12, 2), ("latest", 2, 0)],
+)
 async def test_what_is_owed_is_said_and_runs_as_it_was_promised(
-    laboratory: Open, catchup: str, runs: int
+    laboratory: Open, catchup: str, bound: int | None, runs: int
 ) -> None:
     """Nobody decided for 38 seconds; the new promise fires nothing of that time, the old one what it owes."""
     five = every(seconds=5, anchor=at(WINTER))
-    before = app_of(job=(five, {"catchup": catchup, "grace": 1}))
+    before = app_of(job=(five, {"catchup": catchup, "grace": 1, "must_start_within": bound}))
     async with laboratory(before, at=WINTER) as t:
         await t.advance(by=7)
         await t.advance(by=31, scheduler=False)

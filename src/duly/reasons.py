@@ -1,0 +1,126 @@
+"""Why occurrences were not given to execution, in the words of each cause and of what the job had answered. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from duly.clock import text
+
+Row = Mapping[str, Any]
+
+
+def words(
+    span: Row,
+    *,
+    revision: Row | None,
+    policy: Row,
+    skip: Row | None = None,
+    into: str | None = None,
+    removed_at: datetime | None = None,
+) -> str:
+    """Why the occurrences of a span were not run: its cause, and which answer of the job or which person that was.
+
+    ``revision`` is the one in force and ``policy`` its answers, ``skip`` who took the occurrence out, ``into`` the run
+    that stands for it, ``removed_at`` the end of the job's time line.
+    """
+    case = _Case(span=span, revision=revision, policy=policy, skip=skip, into=into, removed_at=removed_at)
+    return _CAUSES[span["cause"]](case)
+
+
+def answer(revision: Row | None, policy: Row) -> str:
+    """Which answer holds for what nobody decided in time, as it is written: of a paused part that to the resume."""
+    if revision is not None and (revision["paused"] or revision["on_resume"]):
+        return f'on_resume="{revision["on_resume"] or policy["on_resume"]}"'
+    return f'catchup="{policy["catchup"]}"'
+
+
+def because(source: Row) -> str:
+    """The reason that somebody gave, after a colon."""
+    return f": {source['reason']}" if source["reason"] else ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Case:
+    """What the words of a cause are made of."""
+
+    span: Row
+    revision: Row | None
+    policy: Row
+    skip: Row | None
+    into: str | None
+    removed_at: datetime | None
+
+
+def _missed(case: _Case) -> str:
+    return (
+        f'catchup="{case.policy["catchup"]}", grace {case.policy["grace"]:g} s: nobody decided before it was too '
+        "late, or before the next one was due, and a missed one's work need not happen later"
+    )
+
+
+def _window(case: _Case) -> str:
+    bounds = {name: case.policy.get(name) for name in ("catchup_window", "must_start_within")}
+    told = " and ".join(f"{name} {bound:g} s" for name, bound in bounds.items() if bound is not None)
+    return f"{told or 'the window of the job'}: it was older than that when it could be decided"
+
+
+def _coalesced(case: _Case) -> str:
+    return (
+        f'{answer(case.revision, case.policy)}, overlap="{case.policy["overlap"]}": of those that had piled up only '
+        f"the newest is a run, and {case.into} stands for it"
+    )
+
+
+def _overlap(case: _Case) -> str:
+    return f'overlap="{case.policy["overlap"]}": an earlier run of the job was still going when it fell due'
+
+
+def _paused(case: _Case) -> str:
+    author = case.revision["author"] if case.revision else "somebody"
+    reason = f" ({case.revision['reason']})" if case.revision and case.revision["reason"] else ""
+    word = (case.revision and case.revision["on_resume"]) or case.policy["on_resume"]
+    return f'the job was paused by {author}{reason}, on_resume="{word}"'
+
+
+def _removed(case: _Case) -> str:
+    by = f" by {case.span['author']}" if case.span["author"] else ""
+    return f"the job was removed{by} at {text(case.removed_at)}, when it was still owed"
+
+
+def _ended(case: _Case) -> str:
+    return (
+        f"revision {case.span['revision']} ended at {text(case.span['hi'])}, and nothing was left to be decided "
+        "under it"
+    )
+
+
+def _excluded(case: _Case) -> str:
+    by = case.skip or case.span
+    name, _, version = str(case.policy.get("calendar") or "").partition("@")
+    calendar = f"calendar {name}, version {version}" if name else "a calendar"
+    return f"excluded by {by['author'] or calendar}{because(by)}"
+
+
+def _poisoned(case: _Case) -> str:
+    return f"the schedule could not be evaluated{because(case.span)}"
+
+
+def _lost(case: _Case) -> str:
+    return f"the history of this part was restored from elsewhere and is not known{because(case.span)}"
+
+
+_CAUSES: Mapping[str, Callable[[_Case], str]] = {
+    "missed": _missed,
+    "window": _window,
+    "coalesced": _coalesced,
+    "overlap": _overlap,
+    "paused": _paused,
+    "removed": _removed,
+    "ended": _ended,
+    "excluded": _excluded,
+    "poisoned": _poisoned,
+    "lost": _lost,
+}
