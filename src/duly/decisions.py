@@ -17,8 +17,8 @@ from duly import crash
 from duly.catalog import Catalog
 from duly.completions import facts_of, words_of
 from duly.ledger import Actor, Claimed, Due, Hands, Ledger, Recorded, run_id
-from duly.mechanisms import Mechanism
-from duly.planner import Plan, Standing, decide
+from duly.mechanisms import Durable, Mechanism
+from duly.planner import Plan, Standing, decide, leave
 from duly.postgres import Connection, Database
 from duly.schedules import never
 from duly.settings import Settings
@@ -129,7 +129,7 @@ class Decider:
             return
         crash.point("decide.claimed")
         standings, broken = await self._ledger.standings(connection, due)
-        plans, unplannable = _plan(standings, self._settings.batch)
+        plans, unplannable = _plan(standings, self._settings.batch, mechanism.name)
         crash.point("decide.planned")
         outcome.hands = self._worker.offer() if self._worker else None
         actor = mechanism.signed(self._standpoint.actor)
@@ -251,13 +251,16 @@ def _lag(recorded: Recorded) -> float | None:
     )
 
 
-def _plan(standings: Sequence[Standing], budget: int) -> tuple[list[Plan], list[tuple[int, Exception]]]:
+def _plan(
+    standings: Sequence[Standing], budget: int, mechanism: str
+) -> tuple[list[Plan], list[tuple[int, Exception]]]:
     """A plan for each standing; a schedule that raises concerns its own job and no other."""
     plans: list[Plan] = []
     broken: list[tuple[int, Exception]] = []
     for standing in standings:
         try:
-            plan = _decide_around(standing, budget)
+            stray = _stray(standing, mechanism)
+            plan = leave(standing) if stray else _decide_around(standing, budget)
         except Exception as error:
             broken.append((standing.job_id, error))
             log.warning("job %s cannot be planned", standing.job_id, exc_info=error)
@@ -265,6 +268,12 @@ def _plan(standings: Sequence[Standing], budget: int) -> tuple[list[Plan], list[
         budget = max(budget - len(plan.runs), 1)
         plans.append(plan)
     return plans, broken
+
+
+def _stray(standing: Standing, mechanism: str) -> bool:
+    """Is the job not for this mechanism to decide? An edit that was stepped over just then may have left it so."""
+    rule = standing.rules[0]
+    return not rule.poisoned and (rule.policy.mechanism == Durable.name) != (mechanism == Durable.name)
 
 
 def _decide_around(standing: Standing, budget: int) -> Plan:

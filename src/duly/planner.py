@@ -31,6 +31,20 @@ def decide(standing: Standing, *, budget: int = 1000) -> Plan:
     return _punctual(standing, budget) or _in_full(standing, budget)
 
 
+def leave(standing: Standing) -> Plan:
+    """Decide nothing, and let whoever may decide for the job look at it now."""
+    return Plan(
+        standing=standing,
+        cursor_at=standing.cursor_at,
+        rule=standing.rules[0],
+        live=standing.live,
+        busy_at=standing.busy_at,
+        due_at=standing.due_at,
+        wake_at=None if standing.live else standing.now,
+        waits_for="more",
+    )
+
+
 def _punctual(standing: Standing, budget: int) -> Plan | None:
     """The usual case at once: exactly one occurrence is due, within its grace, and nothing is in its way.
 

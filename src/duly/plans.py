@@ -172,8 +172,13 @@ class Plan:
 
     @property
     def timer_at(self) -> datetime | None:
-        """When a durable job fires next: it has a timer, and no scheduler looks at it."""
-        return self.wake_at if self.rule.policy.mechanism == "durable" else None
+        """When a durable job fires next: it has a timer unless a run of it is live."""
+        return self.wake_at if self.durable and not self.live else None
+
+    @property
+    def durable(self) -> bool:
+        """Is the job a durable one afterwards? Then no scheduler looks at it, whatever it waits for."""
+        return self.rule.policy.mechanism == "durable"
 
     @property
     def amended(self) -> bool:

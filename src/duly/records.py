@@ -288,7 +288,7 @@ def _cursor_arrays(plans: Sequence[Plan]) -> dict[str, list[Any]]:
         "schedule_id": [p.rule.schedule_id for p in plans],
         "policy_id": [p.rule.policy_id for p in plans],
         "due_at": [p.due_at for p in plans],
-        "wake_at": [None if p.timer_at else p.wake_at for p in plans],
+        "wake_at": [None if p.durable else p.wake_at for p in plans],
         "live_at": [p.live_at for p in plans],
         "busy_at": [p.busy_at for p in plans],
         "amended": [p.amended for p in plans],

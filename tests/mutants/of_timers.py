@@ -64,7 +64,7 @@ OF_TIMERS: Sequence[Mutant] = (
         "a late timer leaves the job to schedulers too",
         "records.py",
         f"{CRON}::test_a_timer_that_is_found_late_leads_to_what_the_job_answers",
-        ("[None if p.timer_at else p.wake_at for p in plans]", "[p.wake_at for p in plans]"),
+        ("[None if p.durable else p.wake_at for p in plans]", "[p.wake_at for p in plans]"),
     ),
     _m(
         "late timers come before punctual ones",

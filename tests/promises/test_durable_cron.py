@@ -438,6 +438,38 @@ async def test_the_slow_net_finds_a_job_that_lost_its_timer(laboratory: Open) ->
         assert await timers(t) == [START + timedelta(seconds=10)]
 
 
+async def test_nobody_decides_for_another_mechanism(laboratory: Open) -> None:
+    """A cursor or a timer that was left to the wrong side is given to the right one, undecided."""
+    app = Duly()
+    remember(app, "durable", every(seconds=5), catchup="all", mechanism="durable")
+    remember(app, "database", every(seconds=5), catchup="all", mechanism="database")
+    async with laboratory(app, at=AT) as t:
+        await rows(t, "delete from duly.timers")
+        await rows(
+            t,
+            "insert into duly.timers (job_id, fires_at, queue, task, set_at)"
+            " select id, %s, 'default', name, %s from duly.jobs where name = 'database'",
+            START + timedelta(seconds=5),
+            START,
+        )
+        await rows(
+            t,
+            "update duly.cursors set wake_at = case when jobs.name = 'durable' then due_at end"
+            " from duly.jobs where jobs.id = cursors.job_id",
+        )
+        await t.advance(by=12)
+        for name in ("durable", "database"):
+            assert await told(t, name) == ["12:00:05 run", "12:00:10 run"]
+        found = await rows(
+            t,
+            "select distinct jobs.name, decisions.mechanism from duly.tiles"
+            " join duly.decisions on decisions.id = tiles.decision_id join duly.jobs on jobs.id = tiles.job_id",
+        )
+        assert {(row["name"], row["mechanism"]) for row in found} == {
+            (name,) * 2 for name in ("durable", "database")
+        }
+
+
 async def test_audit_names_a_timer_beside_a_live_run(laboratory: Open) -> None:
     app = Duly()
     remember(app, "j", every(seconds=5), catchup="all", mechanism="durable")
