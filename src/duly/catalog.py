@@ -74,9 +74,10 @@ class Catalog:
         A job that a higher ``generation`` declared is not touched and is named under ``conflicts``, and so is
         one of another owner when an ``owner`` is given. With ``prune`` the owner's jobs that are not among
         ``jobs`` are removed, once they have been absent for ``prune_grace`` seconds; until then they are named
-        under ``absent``. With ``dry_run`` nothing is written and the answer is what would be done. ``keep`` bounds
-        how many names each list of the answer has; ``counts`` is exact. ``plan`` is the token of a preview: when
-        something is not as it was then, nothing more is done. Raises Conflict for that.
+        under ``absent``; an older generation of this owner does not bring them back. With ``dry_run`` nothing is
+        written and the answer is what would be done. ``keep`` bounds how many names each list of the answer has;
+        ``counts`` is exact. ``plan`` is the token of a preview: when something is not as it was then, nothing more is
+        done. Raises Conflict for that.
         """
         if prune and owner is None:
             raise DefinitionError("prune removes what an owner no longer declares; say whose with owner=")
@@ -132,7 +133,7 @@ class Catalog:
                     continue
                 applied.note("removed", job["name"])
                 if not wish.dry_run:
-                    await self.remove(job["name"], author=wish.author)
+                    await self.remove(job["name"], author=wish.author, generation=wish.generation)
             if not page:
                 return
             after = page[-1]["id"]
@@ -245,11 +246,11 @@ class Catalog:
             f"there is no job {name!r}", hint=f"did you mean {names}?" if names else "see `duly jobs list`"
         )
 
-    async def remove(self, name: str, *, author: str, dry_run: bool = False) -> None:
+    async def remove(self, name: str, *, author: str, dry_run: bool = False, generation: int = 0) -> None:
         """End a job's time line now; what was owed becomes one span ``removed`` of each revision.
 
-        Runs that are live go on. The name is free afterwards; a new job of that name is another job.
-        Raises NotFound.
+        Runs that are live go on. The name is free afterwards; a new job of that name is another job. A deploy of
+        its owner that is older than ``generation`` does not make it again. Raises NotFound.
         """
         async with self.database.transaction() as connection:
             job = await self.named(connection, name)
@@ -267,6 +268,7 @@ class Catalog:
                 "remove",
                 job_id=job["id"],
                 removed_at=now,
+                generation=generation,
                 reason=f"removed by {author}",
             )
 

@@ -14,6 +14,16 @@ select jobs.id, jobs.name, jobs.owner, jobs.generation, jobs.state, revisions.re
    and jobs.name = any(%(names)b::text[])
    and jobs.state <> 'removed'
 
+-- name: retired
+-- Those of these names whose job a later deploy of their owner has removed.
+select distinct jobs.name
+  from duly.jobs
+ where jobs.namespace = %(namespace)s::text
+   and jobs.name = any(%(names)b::text[])
+   and jobs.state = 'removed'
+   and jobs.owner = %(owner)s::text
+   and jobs.generation > %(generation)s::bigint
+
 -- name: intern_schedules
 -- One row for each definition, however many jobs share it.
 insert into duly.schedules (hash, definition, engine, tzdata, transitions)
@@ -205,6 +215,7 @@ select jobs.name
 update duly.jobs
    set state      = 'removed',
        removed_at = %(removed_at)s::timestamptz,
+       generation = greatest(jobs.generation, %(generation)s::bigint),
        reason     = %(reason)s::text
  where jobs.id = %(job_id)s::bigint
    and jobs.state <> 'removed'

@@ -173,6 +173,8 @@ class Previews:
             now = await self.database.now(connection)
             seen = Preview(as_of=now)
             known = await self._known(connection, declared)
+            fresh = [job for job in declared if job.name not in known]
+            retired = await Registration(Ledger(self.database)).retired(connection, fresh, wish)
             horizon = now + timedelta(days=days)
             for job in declared:
                 row = known.get(job.name)
@@ -181,6 +183,9 @@ class Previews:
                     seen.unchanged += 1
                 elif len(seen.changes) >= limit:
                     seen.left_out += 1
+                elif job.name in retired:
+                    reason = f"a later deploy of {owner} has removed it"
+                    seen.changes.append(Change(job=job.name, action="conflict", reason=reason))
                 else:
                     seen.changes.append(await self._change(connection, job, row, wish, now, horizon))
             gone = await self._gone(connection, seen, wish) if prune else []

@@ -103,6 +103,10 @@ class Registration:
         known = await self._known(connection, jobs)
         _refuse_unplanned(jobs, known, wish)
         fresh = [job for job in jobs if job.name not in known]
+        if retired := await self.retired(connection, fresh, wish):
+            for name in retired:
+                applied.note("conflicts", name)
+            fresh = [job for job in fresh if job.name not in retired]
         ids: list[int] = []
         if fresh and wish.dry_run:
             for job in fresh:
@@ -122,6 +126,24 @@ class Registration:
             names = [job.name for job in jobs if job.namespace == namespace]
             rows = await self.database.rows(connection, "catalog", "known", namespace=namespace, names=names)
             found.update({row["name"]: row for row in rows})
+        return found
+
+    async def retired(self, connection: Connection, jobs: Sequence[Job], wish: Wish) -> list[str]:
+        """The names of those that a later deploy of their owner has removed: an older one never brings them back."""
+        if not jobs or wish.owner is None:
+            return []
+        found: list[str] = []
+        for namespace in sorted({job.namespace for job in jobs}):
+            rows = await self.database.rows(
+                connection,
+                "catalog",
+                "retired",
+                namespace=namespace,
+                names=[job.name for job in jobs if job.namespace == namespace],
+                owner=wish.owner,
+                generation=wish.generation,
+            )
+            found.extend(row["name"] for row in rows)
         return found
 
     async def _create(

@@ -145,6 +145,30 @@ async def test_what_an_owner_declares_no_more_is_removed_after_its_grace(laborat
         assert (await deploy(one)).document()["unchanged"] == ["a"]
 
 
+async def test_an_older_deploy_does_not_bring_back_what_a_newer_one_has_removed(laboratory: Open) -> None:
+    """wasp #2448, solid_queue #359: both versions are up while it is rolled out, and the old one starts last."""
+    both, one = app_of(a=("@hourly", {}), b=("@hourly", {})), app_of(a=("@hourly", {}))
+    async with laboratory(Duly(), at=WINTER) as t:
+        await t.client.jobs.create("by-hand", task="t", schedule="@hourly", catchup="none")
+
+        async def deploy(app: Duly, generation: int) -> Any:
+            return await t.client.jobs.apply(app.declared(), owner="shop", prune=True, generation=generation)
+
+        assert (await deploy(both, 1)).created == ["a", "b"]
+        assert (await deploy(one, 2)).removed == ["b"]
+        for _ in range(2):
+            [plan] = (await t.client.jobs.plan(both.declared(), owner="shop", generation=1)).changes[1:]
+            assert (plan.job, plan.action) == ("b", "conflict")
+            assert "a later deploy of shop has removed it" in str(plan.reason)
+            done = await deploy(both, 1)
+            assert (done.created, sorted(done.conflicts)) == ([], ["a", "b"])
+        await t.advance(by="2h")
+        assert {job.name for job in (await t.client.jobs.list()).items} == {"a", "by-hand"}
+        assert (await deploy(both, 3)).created == ["b"], "a newer one may"
+        await deploy(one, 4)
+        await t.client.jobs.create("b", task="t", schedule="@hourly", catchup="none")
+
+
 async def test_what_belongs_to_others_is_a_conflict_and_said_so(laboratory: Open) -> None:
     async with laboratory(daily(), at=WINTER) as t:
         await t.client.jobs.apply(daily("0 5 * * *").declared(), owner="them", generation=3)
