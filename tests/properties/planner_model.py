@@ -68,7 +68,8 @@ class Case:
         for part in self.parts:
             end = self.now if part.until is None else min(self.now, part.until)
             open_pause = part.paused and part.until is None
-            if not part.removed and self.waits(part) and (open_pause or part.catchup != "none"):
+            waits = part.catchup != "none" and nominal(part.step, lo, end)
+            if not part.removed and self.waits(part) and (open_pause or waits):
                 return found
             if not open_pause:
                 found += nominal(part.step, lo, end)
