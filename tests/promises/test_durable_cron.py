@@ -242,6 +242,54 @@ async def test_a_run_that_is_tried_again_keeps_the_place_and_sets_no_timer(labor
         assert (tries, await timers(t)) == ([1, 2], [START + timedelta(seconds=120)])
 
 
+async def test_a_run_that_sleeps_or_waits_holds_the_place_and_sets_no_timer(laboratory: Open) -> None:
+    """Steps, sleeps and signals work as in any run; the baton is passed on when the run is over."""
+    app = Duly()
+
+    @app.job(every(seconds=10), name="j", catchup="all", mechanism="durable")
+    async def patient(run: Run) -> str:
+        await run.sleep(12)
+        return str(await run.wait_for("go"))
+
+    async with laboratory(app, at=AT) as t:
+        await workers(t, by=15)
+        assert await timers(t) == []
+        await t.audit()
+        await workers(t, by=12)
+        [run] = await t.runs("j")
+        assert (run["state"], run["waits_for"], await timers(t)) == ("asleep", "signal:go", [])
+        await t.client.signal(run["id"], "go", "on")
+        await workers(t, by=0)
+        first, second = await t.runs("j")
+        assert (first["state"], first["result"]) == ("succeeded", "on")
+        assert (second["scheduled_at"], second["state"]) == ("2027-01-05T12:00:20Z", "asleep")
+        assert await timers(t) == []
+
+
+async def test_a_run_that_a_person_ends_or_tries_again_keeps_the_chain(laboratory: Open) -> None:
+    """Ended before its time, and tried again after the next timer was set: there is one baton all the while."""
+    app = Duly()
+    remember(app, "j", every(seconds=60), catchup="all", mechanism="durable")
+    async with laboratory(app, at=AT) as t:
+        t.clock.set(START + timedelta(seconds=60))
+        hand = await Hand(t).enter()
+        [claimed] = await start(t, hand)
+        await hand.end(claimed, "failed", error={"class": "Broken", "message": "for good"})
+        assert await timers(t) == [START + timedelta(seconds=120)]
+        await t.client.runs.retry(claimed.id)
+        assert await timers(t) == []
+        await t.audit()
+        await workers(t, by=0)
+        assert [run["state"] for run in await t.runs("j")] == ["succeeded"]
+        assert await timers(t) == [START + timedelta(seconds=120)]
+        await t.trigger("j", key="long")
+        [manual] = [run for run in await t.runs("j") if run["kind"] == "manual"]
+        await t.client.runs.cancel(manual["id"])
+        assert await timers(t) == [START + timedelta(seconds=120)]
+        await workers(t, by=60)
+        assert await told(t, "j") == ["12:01:00 run", "12:02:00 run"]
+
+
 async def test_a_lost_run_is_tried_again_and_sets_the_timer_when_it_ends(laboratory: Open) -> None:
     """Its worker is gone: the reaper makes it ready, another worker ends it, and the next timer is set."""
     app = Duly()
