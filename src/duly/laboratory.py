@@ -234,8 +234,8 @@ class Lab:
     async def _turn(self, scheduler: bool, worker: bool) -> None:
         if scheduler:
             await self.leadership.turn()
-        await expire(Ledger(self.database))
         for _ in range(STEPS):
+            await expire(Ledger(self.database))
             decided = (await self.scheduler.turn()).decided if scheduler else 0
             done = await self.worker.turn() if worker else 0
             if not decided and not done:

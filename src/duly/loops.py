@@ -42,6 +42,7 @@ CHANNELS: Mapping[str, str] = {"scheduler": "duly_due", "worker": "duly_ready"}
 NUDGE_PAUSE = 0.005
 PATIENCE = 15.0  # seconds; every transaction of the loops is bounded by the server to far less
 SWEEP_EVERY = 10.0
+EXPIRY_PAUSE = 0.1
 PARTITIONS_EVERY = 3600.0
 
 
@@ -338,12 +339,14 @@ class Process:
             ),
         )
         swept_at = made_at = self.clock.monotonic()
+        expired = False
         while True:
-            await asyncio.sleep(
-                uniform(0.8, 1.2) * min(self.settings.heartbeat, self.settings.worker_lease / 6)
-            )
+            beat = min(self.settings.heartbeat, self.settings.worker_lease / 6)
+            await asyncio.sleep(uniform(0.8, 1.2) * (EXPIRY_PAUSE if expired else beat))
+            expired = False
             try:
-                await reaper.reap()
+                # What was queued behind a run that has expired is often too late as well: none of it waits for a beat.
+                expired = any(one.outcome == "expired" for one in await reaper.reap())
                 if self.clock.monotonic() - swept_at > SWEEP_EVERY:
                     swept_at = self.clock.monotonic()
                     await reaper.sweep()

@@ -66,6 +66,19 @@ async def test_a_claim_that_comes_too_late_is_given_nothing(laboratory: Open) ->
         assert (await t.client.runs.get("job@2027-01-05T01:30:00Z")).state == "expired"
 
 
+async def test_what_is_too_late_already_when_it_is_decided_holds_up_nothing(laboratory: Open) -> None:
+    """A run of two and a half hours, and ten minutes to start the next: each of those has expired at once."""
+    app, _ = hourly()
+    async with laboratory(app, at=NIGHT) as t:
+        hand = await Hand(t).enter()
+        await decide(t, by="30m")
+        [first] = await hand.claim()
+        await decide(t, by="150m")
+        await hand.end(first)
+        await decide(t)
+        await t.assert_states("job", "succeeded", "expired", "expired")
+
+
 @pytest.mark.parametrize(
     ("catchup", "wanted"),
     [
