@@ -270,7 +270,10 @@ select events.data
 -- paused without an end awaits nothing, whatever was edited meanwhile.
 select jobs.id, jobs.state, policies.mechanism, timers.fires_at, cursors.live_at, place.state as live_state,
        (cursors.due_at is not null or cursors.revision < cursors.newest_revision)
-       and not (newest.paused and newest.resumes_at is null) as awaits
+       and not (newest.paused and newest.resumes_at is null) as awaits,
+       (select count(runs.job_id) from duly.runs
+         where runs.job_id = jobs.id and runs.state in ('queued', 'running', 'asleep', 'parked')
+           and runs.waits_for is distinct from 'place') as live
   from duly.jobs
   join duly.cursors on cursors.job_id = jobs.id
   join duly.revisions as newest on newest.job_id = jobs.id and newest.revision = cursors.newest_revision

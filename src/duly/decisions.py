@@ -196,7 +196,8 @@ class Decider:
             )
         if self._worker and outcome.hands:
             self._worker.take(outcome.hands, recorded.handed)
-        if recorded.runs > len(recorded.handed) or outcome.asked.told:
+        armed = any(p.timer_at is not None and p.timer_at <= p.standing.now for p in recorded.plans)
+        if recorded.runs > len(recorded.handed) or outcome.asked.told or armed:
             self._on_ready()
         for one in outcome.asked.ended:
             for word in words_of(one):

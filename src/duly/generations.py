@@ -74,6 +74,8 @@ def _fault(row: Row) -> str | None:
         return f"has a timer for {fires_at} although its mechanism is {row['mechanism']}"
     if fires_at is not None and row["state"] == "removed":
         return f"is removed and still has a timer for {fires_at}"
+    if row["mechanism"] == "durable" and row["live"] > (1 if busy else 0):
+        return f"has {row['live']} live runs and {'one place' if busy else 'none that holds its place'}"
     if fires_at is not None and busy:
         return f"has both a timer for {fires_at} and a run that holds its place"
     if busy and row["live_state"] not in LIVE:

@@ -535,6 +535,15 @@ async def test_audit_names_a_timer_beside_a_live_run(laboratory: Open) -> None:
         report = await audit(t.database)
         assert "both a timer" in report.findings[0].words
         await rows(t, "delete from duly.timers")
+        await rows(
+            t,
+            "insert into duly.runs (job_id, scheduled_at, trigger_id, kind, state)"
+            " select id, %s, 'stray', 'manual', 'queued' from duly.jobs",
+            START,
+        )
+        report = await audit(t.database)
+        assert ["2 live runs" in one.words for one in report.findings] == [True]
+        await rows(t, "delete from duly.runs where trigger_id = 'stray'")
 
 
 async def test_overlap_allow_is_refused() -> None:
