@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from pathlib import Path
 
 from duly import Duly, Run, every
@@ -32,6 +33,17 @@ async def once(run: Run) -> None:
     """Must never be started twice."""
     mark("began", run)
     await asyncio.sleep(60)
+
+
+@app.job(every(seconds=86400 * 3650), catchup="none", name="holds", max_attempts=3)
+async def holds(run: Run) -> None:
+    """Holds the loop of its worker for five seconds: half of it computing, half of it waiting."""
+    mark("began", run)
+    end = time.monotonic() + 2.5
+    while time.monotonic() < end:
+        sum(range(1000))
+    time.sleep(2.5)  # noqa: ASYNC251 - what it is here for
+    mark("ended", run)
 
 
 @app.job(every(seconds=1), catchup="none", grace=5, name="pulse")

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
 from tests.conftest import wait_until
@@ -97,6 +98,68 @@ def test_a_frozen_worker_comes_back_and_records_nothing(url: str, start: Start, 
     wait_until(lambda: first in marks.read_text(), seconds=20)
 
 
+def test_a_task_that_holds_its_loop_for_longer_than_the_lease_keeps_its_run(
+    url: str, start: Start, marks: Path
+) -> None:
+    """pgqueuer #430, PR #675: a healthy long job was taken a second time, as its worker could not say that it lives."""
+    busy = start("worker", "--app", APP)
+    run = duly("jobs", "trigger", "holds", "--key", "k", url=url)["run"]
+    wait_until(lambda: marks.exists() and "began" in marks.read_text())
+    other = start("worker", "--app", APP)
+    shown = wait_until(lambda: (r := run_of(url, run))["state"] == "succeeded" and r, seconds=30)
+    assert [each["outcome"] for each in shown["attempts"]] == ["succeeded"]
+    assert marks.read_text().splitlines() == [f"began {run} 1", f"ended {run} 1"]
+    assert [loop.events("lost") for loop in (busy, other)] == [[], []]
+
+
+def test_a_scheduler_that_slept_past_its_lease_is_no_zombie(url: str, start: Start) -> None:
+    """solid_queue #763: after the host had slept, the process was there, registered nowhere, and did nothing more."""
+    sleeper, other = (start("scheduler") for _ in range(2))
+    start("worker", "--app", APP)
+
+    def processes(state: str) -> set[str]:
+        """Those with the sleeper's number, in this state."""
+        found = duly("cluster", url=url)["processes"]
+        return {each["id"] for each in found if each["pid"] == sleeper.pid and each["state"] == state}
+
+    before = processes("running")
+    sleeper.signal(signal.SIGSTOP)
+    wait_until(lambda: processes("lost") == before, pause=0.2)
+    other.kill()
+    sleeper.signal(signal.SIGCONT)
+    decided = len(sleeper.events("decided"))
+    wait_until(lambda: len(sleeper.events("decided")) > decided + 2, seconds=30)
+    [after] = wait_until(lambda: processes("running"), pause=0.2)
+    assert after not in before, "who was given up comes back under another identity"
+    assert duly("audit", url=url)["exit"] == 0
+
+
+def test_who_hears_no_notification_polls_and_listens_again(url: str, start: Start) -> None:
+    """Hangfire.PostgreSql #410, pg-boss PR #851: the listening connection was gone, and work waited for a slow poll."""
+    for role in ("scheduler", "worker"):
+        start(role, *(["--app", APP] if role == "worker" else []))
+    with psycopg.connect(url, autocommit=True) as connection:
+
+        def listening(verb: str = "pid") -> set[int]:
+            """What ``verb`` gives of each connection that listens."""
+            found = connection.execute(
+                f"select {verb}, pid from pg_stat_activity where datname = current_database() "
+                "and application_name like 'duly % nudges' and state = 'idle'"
+            )
+            return {row[1] for row in found}
+
+        wait_until(lambda: len(listening()) == 2)
+        for key in ("a", "b", "c"):
+            before = listening("pg_terminate_backend(pid)")
+            run = duly("jobs", "trigger", "once", "--key", key, url=url, ok=(0, 1)).get("run")
+            assert run is not None, "the place of the last one is free"
+            wait_until(lambda run=run: listening("pg_terminate_backend(pid)") and run_of(url, run)["worker"])
+            duly("runs", "cancel", run, url=url)
+            wait_until(lambda run=run: run_of(url, run)["state"] == "cancelled")
+        now = wait_until(lambda: len(found := listening()) == 2 and found)
+        assert not now & before
+
+
 def test_drain_waits_for_what_runs_and_exits_zero(url: str, start: Start) -> None:
     """TERM: no new work, what runs is ended within the grace, exit code 0."""
     both = start("up", "--app", APP)
@@ -135,8 +198,6 @@ def test_four_ups_on_one_ledger_share_the_work(url: str, start: Start) -> None:
 
 def test_the_database_is_restarted_under_the_loops(url: str, start: Start) -> None:
     """Backends that are terminated, all at once and again, cost time and no verdict."""
-    import psycopg
-
     up = start("up", "--app", APP)
     wait_until(lambda: len(up.events("succeeded")) >= 2, seconds=20)
     for _ in range(5):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
 from duly import Conflict, DefinitionError, Duly, NotFound, Run, every
-from promises.stage import Hand, Open, at, decide, remember, rows, told
+from promises.stage import Another, Hand, Open, at, decide, remember, rows, told
 
 NIGHT = "2027-01-05T01:00:00Z"
 HOURLY = "30 * * * *"
@@ -66,6 +67,33 @@ async def test_the_same_call_goes_on_and_runs_nothing_twice(laboratory: Open) ->
         assert len(hours(seen)) == len({run.scheduled_at for run in seen}) == 15
         last = await t.client.backfill("job", *LAST_DAY)
         assert (last.over, last.counts["run"], set(last.states)) == (True, 0, {"succeeded"})
+
+
+async def test_backfills_that_overlap_each_other_and_a_catch_up_run_each_day_once(laboratory: Open) -> None:
+    """Airflow #47670: the same dates were backfilled twice by two calls, and again by the scheduler."""
+    app = Duly()
+    daily = every(days=1, anchor=at("2026-12-31T03:28:00Z"))
+    seen = remember(app, "job", daily, catchup="all", overlap="allow", catchup_limit=50)
+    before = ("2027-01-01T00:00:00Z", "2027-01-10T23:00:00Z")
+    async with laboratory(app, at="2027-01-10T12:00:00Z") as t:
+        t.clock.set(at("2027-01-20T12:00:00Z"))
+        first, second, _ = await asyncio.gather(
+            t.client.backfill("job", *before, wait=False),
+            t.client.backfill("job", *before, wait=False),
+            Another(t).turn(),
+        )
+        assert first.counts["run"] + second.counts["run"] == 10
+        assert first.counts["exists"] + second.counts["exists"] == 10
+        await t.settle()
+        third = await t.client.backfill("job", "2027-01-06T00:00:00Z", "2027-01-15T23:00:00Z", wait=False)
+        assert third.counts == {"exists": 10}
+        assert third.lines[-1].run == "job@2027-01-15T03:28:00Z", "the catch-up had been there"
+        await t.settle()
+        assert sorted(run.scheduled_at for run in seen) == [
+            at(f"2027-01-{day:02}T03:28:00Z") for day in range(1, 21)
+        ]
+        again = await t.client.backfill("job", *before, rerun=True, wait=False)
+        assert again.counts["run"] == 10
 
 
 async def test_no_more_are_written_than_may_be_live(laboratory: Open) -> None:

@@ -19,12 +19,13 @@ def times(seen: list[Run]) -> list[str]:
     return [f"{run.scheduled_at:%H:%M}" for run in seen]
 
 
+@pytest.mark.parametrize("mechanism", ["database", "leader", "durable"])
 @pytest.mark.parametrize(("on_resume", "ran"), [("none", ["11:36"]), ("latest", ["11:35", "11:36"])])
 async def test_nothing_of_a_pause_runs_unless_the_job_asks_for_it(
-    laboratory: Open, on_resume: str, ran: list[str]
+    laboratory: Open, on_resume: str, ran: list[str], mechanism: str
 ) -> None:
     """Airflow #19126, #39867: paused for four minutes and let go on, everything since the pause ran at once."""
-    app, seen = watched(MINUTELY, catchup="none", on_resume=on_resume)
+    app, seen = watched(MINUTELY, catchup="none", on_resume=on_resume, mechanism=mechanism)
     async with laboratory(app, at="2027-01-05T11:31:05Z") as t:
         await t.advance(to="2027-01-05T11:31:10Z")
         await t.client.jobs.pause("job")
@@ -39,13 +40,14 @@ async def test_nothing_of_a_pause_runs_unless_the_job_asks_for_it(
         assert causes == ({"paused": 4} if on_resume == "none" else {"coalesced": 3})
 
 
+@pytest.mark.parametrize("mechanism", ["database", "durable"])
 @pytest.mark.parametrize("paused", [True, False], ids=["paused", "down"])
 @pytest.mark.parametrize(("answer", "ran"), [("none", ["02:00"]), ("latest", ["01:00", "02:00"])])
 async def test_a_job_that_stood_still_runs_once_when_it_goes_on_and_not_again_minutes_later(
-    laboratory: Open, paused: bool, answer: str, ran: list[str]
+    laboratory: Open, paused: bool, answer: str, ran: list[str], mechanism: str
 ) -> None:
     """django-celery-beat #537: enabled again it ran at once, and once more some minutes later."""
-    app, seen = watched("0 * * * *", catchup=answer, on_resume=answer)
+    app, seen = watched("0 * * * *", catchup=answer, on_resume=answer, mechanism=mechanism)
     async with laboratory(app, at="2027-01-05T00:05:00Z") as t:
         if paused:
             await t.client.jobs.pause("job")
