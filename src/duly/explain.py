@@ -463,6 +463,8 @@ def _waiting(run: Mapping[str, Any]) -> str:
         return ""
     if what == "timer":
         return f" until {until}, when its sleep ends"
+    if what == "retry":
+        return f" and waits for a retry at {until}"
     if what == "person":
         return " and waits for a person"
     kind, _, name = what.partition(":")

@@ -454,7 +454,10 @@ def _run_document(row: Row, ended: Sequence[Row]) -> dict[str, Any]:
         "verdict": row["verdict"],
         "state": row["state"],
         "waits_for": row["waits_for"],
-        "wakes_at": text(row["available_at"]) if row["state"] == "asleep" else None,
+        # Time alone gives no place: a run that waits for one has no instant at which it wakes.
+        "wakes_at": text(row["available_at"])
+        if row["state"] == "asleep" and row["waits_for"] != "place"
+        else None,
         "attempt": row["attempt"],
         "max_attempts": row["max_attempts"],
         "stands_for": {

@@ -371,8 +371,9 @@ async def test_a_manual_run_that_waits_gets_the_place_before_the_timer(laborator
         t.clock.set(START + timedelta(seconds=60))
         [claimed] = await start(t, hand)
         await t.trigger("j", key="by hand")
+        waiting = [run["wakes_at"] for run in await t.runs("j") if run["waits_for"] == "place"]
         await hand.end(claimed)
-        assert await timers(t) == []
+        assert (waiting, await timers(t)) == ([None], [])
         await t.audit()
         await workers(t, by=1)
         assert await timers(t) == [START + timedelta(seconds=120)]
