@@ -354,8 +354,7 @@ async def test_a_failed_run_names_its_error_and_a_sleeping_one_what_it_waits_for
     await past.finish(await past.claim(), "failed", error=error, delay=5.0)
     assert (
         "It is asleep and waits for a retry at 2027-01-05T12:01:05Z:"
-        " attempt 1 failed (ValueError: no such table)"
-        in (await told(past, at(1)))["text"]
+        " attempt 1 failed (ValueError: no such table)" in (await told(past, at(1)))["text"]
     )
     past.clock.set(at(1.2))
     async with past.database.connection() as connection:
