@@ -16,7 +16,7 @@ from typing import Any
 
 from duly.clock import text
 from duly.cluster import Overtaken, overtaken
-from duly.errors import NotFound
+from duly.errors import DefinitionError, NotFound
 from duly.generations import unbalanced
 from duly.postgres import Connection, Database, Row
 from duly.recount import Counter, Unreadable, counter, instant, micros
@@ -134,8 +134,12 @@ async def audit(
     """Check every tile whose end lies in ``(from_at, to_at]``, of one job or of all, removed ones included.
 
     The decisions of leaders in that time are checked too: of all leases, or of those that the job ever named.
-    Raises NotFound when there is no job of that name.
+    Raises NotFound when there is no job of that name, DefinitionError when the time ends before it begins.
     """
+    if from_at is not None and to_at is not None and to_at < from_at:
+        raise DefinitionError(
+            f"nothing lies from {text(from_at)} to {text(to_at)}", hint="give the earlier first"
+        )
     reading = _Reading(database, from_at, to_at)
     async with database.transaction("begin_snapshot") as connection:
         as_of = await database.now(connection)

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 import pytest
 
 from duly.audit import Report, audit
-from duly.errors import NotFound
+from duly.errors import DefinitionError, NotFound
 from duly.schedules import cron, every
 from postgres.histories import NOON, History, history
 
@@ -273,6 +273,8 @@ async def test_a_part_of_time_is_checked_from_tile_to_tile(past: History) -> Non
     assert rules(report) == {("gap", "minutely", at(6)), ("unaccounted", "minutely", at(6))}
     assert shape(await audit(past.database, from_at=at(7)))["unaccounted"] == 1
     assert (await audit(past.database, to_at=at(5))).clean
+    with pytest.raises(DefinitionError, match="nothing lies from"):  # and not: all is clean
+        await audit(past.database, from_at=at(7), to_at=at(5))
 
 
 async def test_one_job_can_be_asked_for_and_an_unknown_one_is_refused(past: History) -> None:
