@@ -49,10 +49,29 @@ CHANGING = [
     "jobs unskip",
     "runs cancel",
     "runs retry",
+    "runs signal",
     "backfill",
     "calendars import",
     "import crontab",
 ]
+READING = [
+    "database info",
+    "next",
+    "jobs list",
+    "jobs show",
+    "jobs plan",
+    "runs list",
+    "runs show",
+    "runs logs",
+    "runs history",
+    "calendars list",
+    "calendars show",
+    "audit",
+    "explain",
+    "cluster",
+    "export crontab",
+]
+LOOPS = ["up", "scheduler", "worker"]
 
 
 def call(*words: str, **environment: str) -> tuple[int, str, str]:
@@ -106,13 +125,23 @@ def test_a_verb_says_first_what_it_does(words: tuple[str, ...]) -> None:
     assert command.help.splitlines()[0].endswith((".", ",", ":")) or len(command.help.splitlines()) > 1
 
 
+def test_every_verb_is_known_to_change_something_or_not() -> None:
+    assert sorted([*CHANGING, *READING, *LOOPS]) == sorted(" ".join(words) for words in VERBS)
+
+
+@pytest.mark.parametrize("words", READING)
+def test_verbs_that_only_ask_have_no_dry_run(words: str) -> None:
+    command = VERBS[tuple(words.split())]
+    assert "--dry-run" not in {name for parameter in command.params for name in parameter.opts}
+
+
 @pytest.mark.parametrize("words", CHANGING)
 def test_verbs_that_change_something_can_be_tried_dry(words: str) -> None:
     command = VERBS[tuple(words.split())]
     assert "--dry-run" in {name for parameter in command.params for name in parameter.opts}
 
 
-@pytest.mark.parametrize("words", [(), ("jobs",), ("runs",), ("database",)])
+@pytest.mark.parametrize("words", sorted({(), *(words[:1] for words in VERBS if len(words) > 1)}))
 def test_a_group_lists_its_verbs(words: tuple[str, ...]) -> None:
     code, out, _ = call(*words, "--help")
     assert code == 0
