@@ -187,6 +187,8 @@ class Decider:
         recorded = outcome.recorded
         if recorded.decision is not None:
             crash.point("decide.committed")
+            if recorded.handed:
+                crash.point("decide.handed")
             self._events.emit(
                 "decided",
                 decision=recorded.decision,

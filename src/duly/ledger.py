@@ -14,6 +14,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 from uuid import UUID
 
+from duly import crash
 from duly.errors import Conflict
 from duly.jobs import Policy, load_schedule
 from duly.planner import Plan, Rule, Standing, decide
@@ -28,6 +29,8 @@ from duly.records import (
     Hands,
     Key,
     Recorded,
+    arm_arrays,
+    armed,
     ended_arrays,
     finished_of,
     idempotency_key,
@@ -390,11 +393,20 @@ class Ledger:
         )
 
     async def finish(self, connection: Connection, ended: Sequence[Ended]) -> list[Finished]:
-        """Record how attempts ended; an attempt that is not returned had lost its run (fenced)."""
+        """Record how attempts ended; an attempt that is not returned had lost its run (fenced).
+
+        Call it in a transaction: what it means for durable jobs and for signals are statements of their own.
+        """
         if not ended:
             return []
         rows = await self.database.rows(connection, "ledger", "finish", **ended_arrays(ended))
-        return await self._overheard(connection, [finished_of(row) for row in rows])
+        finished = [finished_of(row) for row in rows]
+        completed = [one for one in finished if one.completes]
+        if completed:
+            crash.point("finish.completed")
+            rows = await self.database.rows(connection, "ledger", "arm", **arm_arrays(completed))
+            finished = armed(finished, rows)
+        return await self._overheard(connection, finished)
 
     async def _overheard(self, connection: Connection, finished: Sequence[Finished]) -> list[Finished]:
         """Of those that wait for a signal, let go on what was told while its attempt was ending."""

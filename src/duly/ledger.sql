@@ -316,8 +316,7 @@ select claimed.job_id, jobs.name, coalesce(triggers.args, revisions.args) as arg
 -- looked at again from where its cursor stands. Whether the run was asked to stop is read of the row that is updated,
 -- and not before: somebody may ask while this waits. Each place and each run is looked up by its key (hence the limits),
 -- and what belongs together is found by hashing (in), never by joining lists of which one row each is expected.
--- A durable job's place that is given up sets its timer, in the same commit. Where it waited for an edit, the newest
--- revision is not in this statement's snapshot: the timer then names the run's own queue and task, until the sweep.
+-- What completes a generation of a durable job is told, so that `arm` follows in the same transaction.
 with ended as materialized (
     select ended.job_id, ended.scheduled_at, ended.trigger_id, ended.attempt, ended.worker, ended.outcome,
            ended.result, ended.error, ended.delay, ended.seen_at, ended.waits_for, ended.until
@@ -452,52 +451,58 @@ freed as (
      where cursors.job_id = finished.job_id
        and cursors.live_at = finished.scheduled_at
        and cursors.live_trigger = finished.trigger_id
- returning cursors.job_id, cursors.newest_revision, cursors.live_at, cursors.wake_at <= finished.now as behind,
-           case when cursors.revision < cursors.newest_revision then finished.now else cursors.due_at end as next_at,
-           finished.scheduled_at, finished.trigger_id, finished.attempt, finished.state, finished.live, finished.queue,
-           finished.task, finished.now
-),
-generations as materialized (
-    select freed.job_id, freed.newest_revision, freed.scheduled_at, freed.trigger_id, freed.attempt, freed.state, freed.queue,
-           freed.task, freed.now,
-           case when freed.live_at is null then freed.next_at end as next_at,
+ returning cursors.job_id, cursors.wake_at <= finished.now as behind
+)
+select finished.job_id, finished.scheduled_at, finished.trigger_id, finished.attempt, finished.state, finished.outcome,
+       finished.available_at, finished.waits_for, finished.now, finished.started_at, finished.failures, finished.losses,
+       finished.error, jobs.name,
+       not finished.live and finished.job_id in (select places.job_id from places where places.durable) as completes,
+       finished.job_id in (select freed.job_id from freed where freed.behind) as behind,
+       finished.state = 'queued' or finished.job_id in (select promoted.job_id from promoted) as ready
+  from finished
+  join duly.jobs on jobs.id = finished.job_id
+
+-- name: arm
+-- The second half of a completion for durable jobs, in the transaction of `finish` and under the cursors' locks that it
+-- took: what ended becomes history, and a place that is free sets the timer of its job. A statement of its own, since it
+-- sees what an edit wrote for which `finish` had to wait.
+with ended as materialized (
+    select ended.job_id, ended.scheduled_at, ended.trigger_id, ended.attempt, ended.state, ended.now,
            (select coalesce(max(events.seq), 0) from duly.events
-             where events.job_id = freed.job_id and events.scheduled_at = freed.scheduled_at
-               and events.trigger_id = freed.trigger_id) as seq
-      from freed
-     where freed.job_id in (select places.job_id from places where places.durable)
-       and not freed.live
+             where events.job_id = ended.job_id and events.scheduled_at = ended.scheduled_at
+               and events.trigger_id = ended.trigger_id) as seq
+      from unnest(%(job_id)b::bigint[], %(scheduled_at)b::timestamptz[], %(trigger_id)b::text[], %(attempt)b::integer[],
+                  %(state)b::text[], %(now)b::timestamptz[])
+           as ended (job_id, scheduled_at, trigger_id, attempt, state, now)
 ),
 armed as (
     insert into duly.timers (job_id, fires_at, queue, task, set_at, set_by, set_trigger, set_attempt, set_seq)
-    select ended.job_id, ended.next_at, coalesce(policies.queue, ended.queue), coalesce(policies.task, ended.task), ended.now,
-           ended.scheduled_at, ended.trigger_id, ended.attempt, ended.seq + 2
-      from generations as ended
-      left join duly.revisions on revisions.job_id = ended.job_id and revisions.revision = ended.newest_revision
-      left join duly.policies on policies.id = revisions.policy_id
-     where ended.next_at is not null
+    select ended.job_id, case when cursors.revision < cursors.newest_revision then ended.now else cursors.due_at end,
+           policies.queue, policies.task, ended.now, ended.scheduled_at, ended.trigger_id, ended.attempt, ended.seq + 2
+      from ended
+      join duly.cursors on cursors.job_id = ended.job_id
+      join duly.revisions on revisions.job_id = cursors.job_id and revisions.revision = cursors.newest_revision
+      join duly.policies on policies.id = revisions.policy_id
+     where cursors.live_at is null
+       and (cursors.due_at is not null or cursors.revision < cursors.newest_revision)
+ returning timers.job_id, timers.fires_at
 ),
 noted as (
     insert into duly.events (job_id, scheduled_at, trigger_id, seq, kind, data, attempt, at)
     select ended.job_id, ended.scheduled_at, ended.trigger_id, ended.seq + note.place, note.kind, note.data, ended.attempt,
            ended.now
-      from generations as ended
+      from ended
+      left join armed on armed.job_id = ended.job_id
      cross join lateral (
            values (1, 'completed', jsonb_build_object('state', ended.state)),
                   (2, 'timer', jsonb_build_object('fires_at', rtrim(rtrim(
-                      to_char(ended.next_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US'), '0'), '.') || 'Z')))
+                      to_char(armed.fires_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US'), '0'), '.') || 'Z')))
            as note (place, kind, data)
-     where note.place = 1 or ended.next_at is not null
+     where note.place = 1 or armed.fires_at is not null
         on conflict do nothing
 )
-select finished.job_id, finished.scheduled_at, finished.trigger_id, finished.attempt, finished.state, finished.outcome,
-       finished.available_at, finished.waits_for, finished.now, finished.started_at, finished.failures, finished.losses,
-       finished.error, jobs.name,
-       (select generations.next_at from generations where generations.job_id = finished.job_id) as fires_at,
-       finished.job_id in (select freed.job_id from freed where freed.behind) as behind,
-       finished.state = 'queued' or finished.job_id in (select promoted.job_id from promoted) as ready
-  from finished
-  join duly.jobs on jobs.id = finished.job_id
+select armed.job_id, armed.fires_at
+  from armed
 
 -- name: overheard
 -- After the end of attempts that wait for a signal, in the same transaction: what was sent before their runs were

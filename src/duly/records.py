@@ -118,7 +118,7 @@ class Finished:
     """What ``finish`` recorded: the run's state afterwards, whether the job is behind, and whether it is ready.
 
     Ready is a job of which a run may be claimed at once: this one again, or one that waited for its place.
-    ``fires_at`` is the timer that was set for a durable job.
+    ``completes`` says that a generation of a durable job has ended, ``fires_at`` is the timer that was then set.
     """
 
     key: Key
@@ -131,6 +131,7 @@ class Finished:
     started_at: datetime | None
     error: Mapping[str, str] | None
     behind: bool
+    completes: bool = False
     fires_at: datetime | None = None
     ready: bool = False
     waits_for: str | None = None
@@ -219,7 +220,7 @@ def finished_of(row: Row) -> Finished:
         started_at=row["started_at"],
         error=row["error"],
         behind=bool(row["behind"]),
-        fires_at=row["fires_at"],
+        completes=bool(row["completes"]),
         ready=bool(row["ready"]),
         waits_for=row["waits_for"],
     )
@@ -239,6 +240,22 @@ def ended_arrays(ended: Sequence[Ended]) -> dict[str, list[Any]]:
         "waits_for": [one.waits_for for one in ended],
         "until": [one.until for one in ended],
     }
+
+
+def arm_arrays(finished: Sequence[Finished]) -> dict[str, list[Any]]:
+    """The parameters of ``arm`` for the generations that these attempts completed."""
+    return {
+        **key_arrays([one.key for one in finished]),
+        "attempt": [one.attempt for one in finished],
+        "state": [one.state for one in finished],
+        "now": [one.at for one in finished],
+    }
+
+
+def armed(finished: Sequence[Finished], rows: Sequence[Row]) -> list[Finished]:
+    """What was finished, each with the timer that ``arm`` set for its job."""
+    timers = {row["job_id"]: row["fires_at"] for row in rows}
+    return [replace(one, fires_at=timers.get(one.key.job_id)) if one.completes else one for one in finished]
 
 
 def parted(rule: Rule, row: Row, cursor: Row) -> list[Rule]:

@@ -70,7 +70,7 @@ select runs.job_id, count(runs.job_id) as live
 -- What is recorded of attempts whose ``finish`` was answered by an error: those with the outcome that was asked for.
 select attempts.job_id, attempts.scheduled_at, attempts.trigger_id, attempts.attempt, attempts.outcome, attempts.error,
        attempts.started_at, attempts.finished_at as now, runs.available_at, runs.waits_for, jobs.name,
-       null::timestamptz as fires_at, false as behind, true as ready,
+       false as completes, false as behind, true as ready,
        case when runs.attempt = attempts.attempt then runs.state else 'queued' end as state
   from unnest(%(job_id)b::bigint[], %(scheduled_at)b::timestamptz[], %(trigger_id)b::text[], %(attempt)b::integer[],
               %(worker)b::uuid[], %(outcome)b::text[])

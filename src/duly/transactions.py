@@ -39,7 +39,7 @@ from duly.postgres import (
     to_its_end,
     utc,
 )
-from duly.records import Claimed, Ended, Finished, ended_arrays, finished_of
+from duly.records import Claimed, Ended, Finished, arm_arrays, armed, ended_arrays, finished_of
 
 IDLE = 60.0
 """Seconds that a task's transaction may stand between two statements."""
@@ -272,7 +272,10 @@ async def _finish(hand: Hand, effects: Effects) -> Finished:
             f"attempt {effects.ended.attempt} lost run {effects.run}; what it wrote is rolled back",
             hint="nothing is to be done: another attempt answers for the run",
         )
-    return finished_of(rows[0])
+    finished = finished_of(rows[0])
+    if finished.completes:
+        [finished] = armed([finished], await hand.rows("ledger", "arm", arm_arrays([finished])))
+    return finished
 
 
 def unbroken(hand: Hand, whose: str) -> None:

@@ -28,8 +28,8 @@ from tests.faults.proxy import Proxy, proxy
 
 APP = str(Path(__file__).with_name("days.py"))
 QUICK = {"DULY_WORKER_LEASE": "3", "DULY_HEARTBEAT": "0.5"}
-SECRET = "hush%2Fhush-7391"  # as an address has it; the password itself has a slash
-PASSWORD = "hush/hush-7391"
+SECRET = "hush%2Fhush-Quince"  # as an address has it; the password itself has a slash
+PASSWORD = "hush/hush-Quince"
 
 Start = Callable[..., Loop]
 
@@ -245,7 +245,7 @@ def test_no_output_no_log_and_no_row_ever_holds_the_password(
         told += "".join(row for (row,) in server.execute(f"select t::text from duly.{table} t", name))
     assert "steady" in told
     assert run in told or "prints" in told
-    for piece in (PASSWORD, SECRET, "7391"):
+    for piece in (PASSWORD, SECRET, "Quince"):
         assert piece not in told
 
 

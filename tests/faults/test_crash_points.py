@@ -31,15 +31,14 @@ APP = str(Path(__file__).with_name("cuts.py"))
 AT_ONCE = 6
 QUICK = {"DULY_WORKER_LEASE": "2", "DULY_HEARTBEAT": "0.5", "DULY_SHUTDOWN_GRACE": "10"}
 TO_AN_EMPTY_DATABASE = ("migrate.step", "partition.made")
-FENCED = ("claim.committed", "task.began", "effects.before", "finish.before", "decide.committed")
+FENCED = ("claim.committed", "task.began", "effects.before", "finish.before", "decide.handed")
 FROZEN = tuple(
     point
     for point in POINTS
     if point.startswith(("decide.", "claim.", "task.", "effects.", "finish.", "reap."))
-    and point not in ("decide.claimed", "decide.planned")  # the same locks as decide.recorded
+    and point
+    not in ("decide.claimed", "decide.planned", "finish.completed")  # the same locks as decide.recorded
 )
-# The first decisions of a process hand nothing over: its worker's first claim still holds every place.
-NTH = {"decide.committed": 3}
 LATE = "beat.before"
 
 
@@ -147,7 +146,7 @@ def freeze(stage: Stage, point: str) -> None:
     """The process stands still at the point for longer than every lease, while another one works."""
     if point == "reap.picked":
         stage.killed("task.began:kill")
-    frozen = stage.up(f"{point}:stop:{NTH.get(point, 1)}")
+    frozen = stage.up(f"{point}:stop")
     wait_until(lambda: stopped(frozen), seconds=40)
     stage.up().ready()
     stage.settled()
@@ -202,8 +201,8 @@ async def _audit(url: str) -> Any:
 # ---------------------------------------------------------------- all cases at once
 
 
-# The others have their own: test_leader_windows.py, test_durable_runs.py.
-ELSEWHERE = ("leader.", "grant.", "step.", "sleep.", "wait.", "signal.")
+# The others have their own: test_leader_windows.py, test_durable_runs.py, test_durable_cron.py.
+ELSEWHERE = ("leader.", "grant.", "step.", "sleep.", "wait.", "signal.", "finish.completed")
 HERE = tuple(p for p in POINTS if not p.startswith(ELSEWHERE))
 CASES: Sequence[str] = (*(f"{p}:kill" for p in HERE), *(f"{p}:stop" for p in FROZEN), f"{LATE}:delay")
 

@@ -29,6 +29,7 @@ CASES = {
     "decide.committed:kill": 2,  # the run is started, the worker does not know it
     "task.began:kill": 2,
     "finish.before:kill": 2,  # the task has ended, nothing of it is written
+    "finish.completed:kill": 2,  # between completion and successor
     "finish.recorded:kill": 2,  # completion and successor are written, COMMIT is not sent
     "finish.committed:kill": 1,  # they are committed
     "decide.recorded:stop": 1,  # frozen for longer than every bound, with the cursor locked

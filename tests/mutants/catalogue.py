@@ -275,8 +275,9 @@ MUTANTS: Sequence[Mutant] = (
         f"{PROMISES}/test_transactions.py::test_an_attempt_that_lost_its_run_leaves_nothing_behind",
         ("    if not rows:\n        raise Fenced(", "    if False:\n        raise Fenced("),
         (
-            "    return finished_of(rows[0])\n",
-            "    return finished_of(rows[0]) if rows else effects.finished  # type: ignore[return-value]\n",
+            "    finished = finished_of(rows[0])\n",
+            "    if not rows:\n        return effects.finished  # type: ignore[return-value]\n"
+            "    finished = finished_of(rows[0])\n",
         ),
     ),
     _m(

@@ -34,7 +34,7 @@ OF_TIMERS: Sequence[Mutant] = (
         "a completion sets no timer",
         "ledger.sql",
         f"{CRON}::test_a_run_in_flight_has_no_timer_and_its_end_sets_the_next",
-        ("     where ended.next_at is not null\n),\nnoted", "     where false\n),\nnoted"),
+        ("     where cursors.live_at is null\n       and (cur", "     where false\n       and (cur"),
     ),
     _m(
         "an edit sets a timer beside the live run",

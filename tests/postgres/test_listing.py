@@ -34,8 +34,8 @@ JOB_KEYS = set(
     re.findall(
         r"\w+",
         """name id state reason owner revision schedule zone task args namespace source generation mechanism
-           catchup grace catchup_window catchup_limit overlap cancel_grace max_running must_start_within jitter calendar on_resume
-           dst_gap dst_fold max_attempts on_lost timeout queue cursor_at next_at owed tzdata""",
+           catchup grace catchup_window catchup_limit overlap cancel_grace max_running must_start_within jitter
+           calendar on_resume dst_gap dst_fold max_attempts on_lost timeout queue cursor_at next_at owed tzdata""",
     )
 )
 RUN_KEYS = set(

@@ -76,7 +76,7 @@ def test_no_line_is_dropped_silently(text: str, options: dict[str, Any]) -> None
             assert number in refused or number in jobs or ASSIGNED.match(line), line
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(content=st.one_of(st.binary(max_size=150), _TEXTS.map(lambda text: text.encode("utf-8", "replace"))))
 def test_no_file_ends_in_a_traceback(content: bytes) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -229,9 +229,9 @@ def test_a_long_crontab_is_read_in_time_that_grows_with_its_lines() -> None:
 )
 def test_hostile_lines_are_read_in_bounded_time(odd: str) -> None:
     for text in (odd, f"{odd} * * * * run", f"0 1 * * * {odd}", f"X={odd}", f"# duly: name={odd}"):
-        begun = time.monotonic()
+        begun = time.process_time()
         read(text, file="crontab", catchup="none", comparing=True, at=AT)
-        assert time.monotonic() - begun < 5, text[:40]
+        assert time.process_time() - begun < 5, text[:40]
 
 
 def test_a_job_that_an_older_version_stored_is_written_too() -> None:

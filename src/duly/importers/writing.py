@@ -24,7 +24,8 @@ _HEAD = (
     "# duly-default: dialect=duly format=user",
 )
 _PLAIN = ("grace", "catchup_window", "on_resume", "mechanism", "lease", "max_attempts", "on_lost", "max_lost",
-          "timeout", "queue", "priority", "cancel_grace", "max_running", "must_start_within", "jitter", "calendar")  # fmt: skip
+          "timeout", "queue", "priority", "cancel_grace", "max_running", "must_start_within", "jitter",
+          "calendar")  # fmt: skip
 _USUAL = {name: each.default for name, each in signature(make_policy).parameters.items()}
 
 
