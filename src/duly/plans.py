@@ -135,10 +135,11 @@ class PlannedSpan:
 
     @property
     def signed(self) -> tuple[str | None, str | None]:
-        """Who took its one instant out and why; nobody where a calendar did, or nothing of the kind happened."""
-        if self.cause != "excluded" or self.count != 1:
+        """Who took its instants out and why; nobody where a calendar did, or people for different reasons."""
+        if self.cause != "excluded" or not self.rule.skips:
             return None, None
-        return self.rule.skips.get(self.hi, (None, None))
+        told = [who for at, who in self.rule.skips.items() if self.lo < at <= self.hi]
+        return told[0] if len(told) == self.count and len(set(told)) == 1 else (None, None)
 
 
 @dataclass(kw_only=True, slots=True)

@@ -1,0 +1,154 @@
+"""People interfere while processes are killed: every occurrence has one verdict, for the reason that they gave."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from duly import Conflict, NotFound, SyncClient, every
+from tests.conftest import wait_until
+from tests.faults.people import JOBS
+from tests.faults.processes import Loop
+
+APP = str(Path(__file__).with_name("people.py"))
+SECONDS = 9.0
+
+
+@pytest.fixture
+def loops(url: str, tmp_path: Path) -> Iterator[list[Loop]]:
+    """Two processes that decide and run, with short leases."""
+    quick = {"DULY_WORKER_LEASE": "3", "DULY_HEARTBEAT": "0.5"}
+    made = [
+        Loop(role="up", url=url, log=tmp_path / f"up-{n}.log", options=("--app", APP), environment=quick)
+        for n in range(2)
+    ]
+    for loop in made:
+        loop.start()
+    try:
+        yield [loop.ready() for loop in made]
+    finally:
+        for loop in made:
+            loop.kill()
+
+
+class People:
+    """Interferes with jobs at random; remembers what was paused from when to when, and what was taken out."""
+
+    def __init__(self, client: SyncClient, dice: random.Random) -> None:
+        self.client = client
+        self.dice = dice
+        self.paused: dict[str, datetime] = {}
+        self.pauses: list[tuple[str, datetime, datetime]] = []
+        self.skips: set[tuple[str, datetime]] = set()
+        self.done: dict[str, int] = {}
+
+    def interfere(self) -> None:
+        """One thing, to one job."""
+        verbs: list[Callable[[str], None]] = [
+            *(self.pause, self.pause, self.resume, self.resume, self.skip, self.skip),
+            *(self.edit, self.trigger, self.backfill, self.cancel, self.retry),
+        ]
+        verb, job = self.dice.choice(verbs), f"job-{self.dice.randrange(JOBS)}"
+        try:
+            verb(job)
+        except (Conflict, NotFound):
+            return
+        self.done[verb.__name__] = self.done.get(verb.__name__, 0) + 1
+
+    def pause(self, job: str) -> None:
+        if self.client.jobs.pause(job, reason="at random").paused:
+            self.paused.setdefault(job, self._revision_begins(job))
+
+    def resume(self, job: str) -> None:
+        if self.client.jobs.resume(job).resumed:
+            self.pauses.append((job, self.paused.pop(job), self._revision_begins(job)))
+
+    def _revision_begins(self, job: str) -> datetime:
+        newest = self.client.jobs.get(job).document["revisions"][-1]
+        return datetime.fromisoformat(newest["from_at"])
+
+    def edit(self, job: str) -> None:
+        self.client.jobs.edit(job, schedule=every(seconds=self.dice.choice([1, 2, 3])))
+
+    def skip(self, job: str) -> None:
+        coming = self.client.jobs.get(job).document["next"]
+        if coming:
+            done = self.client.jobs.skip(job, coming[-1], reason="at random")
+            self.skips.add((job, done.at))
+
+    def trigger(self, job: str) -> None:
+        self.client.jobs.trigger(job)
+
+    def backfill(self, job: str) -> None:
+        begin, end = "2026-01-01T00:00:00Z", "2026-01-01T00:00:05Z"
+        self.client.backfill(job, begin, end, wait=False)
+
+    def cancel(self, job: str) -> None:
+        live = self.client.jobs.get(job).document["live"]
+        if live:
+            self.client.runs.cancel(live[0]["id"])
+
+    def retry(self, job: str) -> None:
+        for run in self.client.runs.list(job=job, state="cancelled"):
+            self.client.runs.retry(run.id)
+
+
+@pytest.mark.timeout(180)
+def test_whatever_people_do_while_processes_are_killed_is_accounted_for(loops: list[Loop], url: str) -> None:
+    dice = random.Random(20270105)
+    with SyncClient(url, author="people") as client:
+        people = People(client, dice)
+        end, kills = time.monotonic() + SECONDS, 0
+        next_kill = time.monotonic() + 1.5
+        while time.monotonic() < end:
+            people.interfere()
+            if time.monotonic() >= next_kill:
+                victim = dice.choice(loops)
+                victim.kill()
+                victim.start()
+                kills, next_kill = kills + 1, time.monotonic() + 2.5
+        for job in sorted(people.paused):
+            people.resume(job)
+        assert kills >= 2
+        assert len(people.done) >= 8, people.done
+
+        def settled() -> bool:
+            report = client.audit()
+            return report.clean and report.totals.owed <= JOBS
+
+        wait_until(settled, seconds=60, pause=0.5)
+        for job in range(JOBS):
+            client.jobs.pause(f"job-{job}")
+        wait_until(lambda: all(loop.ready() for loop in loops), seconds=30)
+        wait_until(
+            lambda: all(job.document["live"] == [] for job in map(client.jobs.get, _names())), seconds=60
+        )
+        report = client.audit()
+        assert report.clean, report.document()
+    _every_cause_is_what_was_done(url, people)
+
+
+def _names() -> list[str]:
+    return [f"job-{number}" for number in range(JOBS)]
+
+
+def _every_cause_is_what_was_done(url: str, people: People) -> None:
+    with psycopg.connect(url) as connection:
+        spans = connection.execute(
+            "select jobs.name, spans.lo, spans.hi, spans.count, spans.cause, spans.author from duly.spans"
+            " join duly.jobs on jobs.id = spans.job_id where spans.count > 0"
+        ).fetchall()
+    causes = {span[4] for span in spans}
+    assert {"paused", "excluded"} <= causes, causes
+    for job, lo, hi, count, cause, author in spans:
+        if cause == "paused":
+            assert any(job == name and begin <= lo and hi <= end for name, begin, end in people.pauses)
+        elif cause == "excluded":
+            inside = {at for name, at in people.skips if name == job and lo < at <= hi}
+            assert (len(inside), author) == (count, "people")
