@@ -179,3 +179,21 @@ async def test_a_jitter_is_named_as_a_part_of_the_lateness(laboratory: Open) -> 
         parts = found["lateness"]["parts"]
         assert parts["jitter"] == pytest.approx(run["lateness"])
         assert (parts["database"], "of its jitter" in found["text"]) == (0.0, True)
+
+
+async def test_durable_jobs_have_their_jitter_and_their_deadline_too(laboratory: Open) -> None:
+    """No scheduler looks at them: the timer waits for the jitter, and a worker that comes too late makes no run."""
+    app = Duly()
+    given = {"catchup": "latest", "mechanism": "durable", "jitter": "5m", "must_start_within": "20m"}
+    seen = remember(app, "job", "0 * * * *", **given)
+    async with laboratory(app, at="2027-01-05T00:30:00Z") as t:
+        await t.advance(by="2h")
+        found = await rows(t, "select scheduled_at, created_at from duly.runs order by 1")
+        delays = [(row["created_at"] - row["scheduled_at"]).total_seconds() for row in found]
+        assert len(set(delays)) == len(found) == 2
+        assert all(0 <= each < 300 for each in delays)
+        await t.advance(to=at("2027-01-05T04:45:00Z"), worker=False)
+        await t.settle()
+        assert [run.scheduled_at.hour for run in seen] == [1, 2]
+        await t.advance(by="1h")
+        assert (await told(t, "job", DAY))[2:] == ["05 04:00 window 2", "05 05:00 run"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import pytest
@@ -175,3 +176,21 @@ async def test_what_belongs_to_others_is_a_conflict_and_said_so(laboratory: Open
         plan = await t.client.jobs.plan(daily("30 2 * * *").declared(), generation=2)
         assert plan.conflicts == ["job"]
         assert "generation 3 of them" in str(plan.changes[0].reason)
+
+
+async def test_two_versions_that_start_in_turn_do_not_flap(laboratory: Open) -> None:
+    """While a deploy rolls out, both declare the job again and again: the newer one stays, and revisions only grow."""
+    old, new = list(daily("30 1 * * *").declared()), list(daily("30 2 * * *").declared())
+    async with laboratory(Duly(), at=WINTER) as t:
+        dice = random.Random(1)
+        await t.client.jobs.apply(old, generation=1)
+        seen = []
+        for _ in range(30):
+            version = dice.choice([1, 2])
+            await t.client.jobs.apply(old if version == 1 else new, generation=version)
+            await t.advance(by=dice.randrange(1, 4))
+            seen.append((await t.client.jobs.get("job")).schedule)
+        first = seen.index("30 2 * * *")
+        assert set(seen[:first]) <= {"30 1 * * *"}
+        assert set(seen[first:]) == {"30 2 * * *"}
+        assert (await t.client.jobs.get("job")).revision == 2
