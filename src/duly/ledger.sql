@@ -316,7 +316,8 @@ select claimed.job_id, jobs.name, coalesce(triggers.args, revisions.args) as arg
 -- looked at again from where its cursor stands. Whether the run was asked to stop is read of the row that is updated,
 -- and not before: somebody may ask while this waits. Each place and each run is looked up by its key (hence the limits),
 -- and what belongs together is found by hashing (in), never by joining lists of which one row each is expected.
--- What completes a generation of a durable job is told, so that `arm` follows in the same transaction.
+-- What completes a generation of a durable job is told, so that `arm` follows in the same transaction; and what may do
+-- so, since the policy of the cursor is younger than this statement.
 with ended as materialized (
     select ended.job_id, ended.scheduled_at, ended.trigger_id, ended.attempt, ended.worker, ended.outcome,
            ended.result, ended.error, ended.delay, ended.seen_at, ended.waits_for, ended.until
@@ -456,7 +457,8 @@ freed as (
 select finished.job_id, finished.scheduled_at, finished.trigger_id, finished.attempt, finished.state, finished.outcome,
        finished.available_at, finished.waits_for, finished.now, finished.started_at, finished.failures, finished.losses,
        finished.error, jobs.name,
-       not finished.live and finished.job_id in (select places.job_id from places where places.durable) as completes,
+       not finished.live
+       and finished.job_id in (select places.job_id from places where places.durable is not false) as completes,
        finished.job_id in (select freed.job_id from freed where freed.behind) as behind,
        finished.state = 'queued' or finished.job_id in (select promoted.job_id from promoted) as ready
   from finished
@@ -465,7 +467,8 @@ select finished.job_id, finished.scheduled_at, finished.trigger_id, finished.att
 -- name: arm
 -- The second half of a completion for durable jobs, in the transaction of `finish` and under the cursors' locks that it
 -- took: what ended becomes history, and a place that is free sets the timer of its job. A statement of its own, since it
--- sees what an edit wrote for which `finish` had to wait.
+-- sees what an edit wrote for which `finish` had to wait: also that the job has become durable, so that no scheduler
+-- will look where `finish` had one look.
 with ended as materialized (
     select ended.job_id, ended.scheduled_at, ended.trigger_id, ended.attempt, ended.state, ended.now,
            (select coalesce(max(events.seq), 0) from duly.events
@@ -474,6 +477,18 @@ with ended as materialized (
       from unnest(%(job_id)b::bigint[], %(scheduled_at)b::timestamptz[], %(trigger_id)b::text[], %(attempt)b::integer[],
                   %(state)b::text[], %(now)b::timestamptz[])
            as ended (job_id, scheduled_at, trigger_id, attempt, state, now)
+     where ended.job_id in (select cursors.job_id
+                              from duly.cursors
+                              join duly.policies on policies.id = cursors.policy_id
+                             where cursors.job_id = any(%(job_id)b::bigint[])
+                               and policies.mechanism = 'durable')
+),
+unseen as (
+    update duly.cursors
+       set wake_at = null
+      from ended
+     where cursors.job_id = ended.job_id
+       and cursors.wake_at is not null
 ),
 armed as (
     insert into duly.timers (job_id, fires_at, queue, task, set_at, set_by, set_trigger, set_attempt, set_seq)

@@ -29,6 +29,7 @@ from duly.settings import Settings
 from duly.telemetry import Events
 from duly.timers import Nameless, Timers
 from tests.conftest import wait_until_async
+from tests.promises.stage import Another
 
 NOON = datetime(2027, 1, 5, 12, tzinfo=UTC)
 TASK = {"kind": "python", "name": "t"}
@@ -356,3 +357,37 @@ class Skewing:
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._database, name)
+
+
+async def test_an_end_that_waited_while_its_job_became_durable_sets_the_timer(stage: Stage) -> None:
+    """A group waits for one job; meanwhile another of it is edited and a scheduler steps over that boundary."""
+    plain = durable("plain", mechanism="database")
+    await stage.catalog.apply([plain], author="test")
+    worker, scheduler = await stage.worker(), Another(stage)  # type: ignore[arg-type]
+    stage.at(60)
+    await scheduler.turn()
+    await worker.start()
+    async with stage.database.connection() as connection:
+        worker.held += await worker.ledger.claim(
+            connection, worker.id, queues=["default"], tasks=["t"], limit=9
+        )
+    assert len(worker.held) == 2
+    async with stage.database.transaction() as holding:
+        await holding.execute("select from duly.cursors where job_id = 1 for update")
+        ending = asyncio.create_task(worker.end())
+        await wait_until_async(lambda: somebody_waits(stage))
+        await stage.catalog.apply([durable("plain", grace=7)], author="test")
+        await scheduler.turn()
+    assert await ending == 2
+    assert (await stage.count("cursors", "wake_at is not null"), await stage.balance()) == (0, (2, 0))
+
+
+async def somebody_waits(stage: Stage) -> bool:
+    """Does a statement wait for a lock?"""
+    async with stage.database.connection() as connection:
+        cursor = await connection.execute(
+            "select count(*) as n from pg_stat_activity"
+            " where datname = current_database() and wait_event_type = 'Lock'"
+        )
+        row = await cursor.fetchone()
+    return bool(row and row["n"])
