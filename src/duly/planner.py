@@ -111,6 +111,7 @@ def _in_full(standing: Standing, budget: int) -> Plan:
             plan.rule, plan.waits_for = standing.rules[position + 1], "more"
             break
     if plan.live:
+        plan.asking_at = _asking_at(plan)
         plan.busy_at = _busy_since(plan)
     _look_ahead(plan)
     return plan
@@ -157,8 +158,7 @@ def _while_busy(plan: Plan, rule: Rule, horizon: datetime) -> None:
     """Nothing is decided while the place is taken, except what no answer can give to execution any more.
 
     Under ``skip`` with ``none`` that is the part in which nobody was up: known busy up to ``seen_at``, known
-    busy again since ``busy_at``; what lies between was missed and cannot become a run. Under ``cancel`` what
-    fell due since the present run has been busy asks it to stop; what is left of a pause does not.
+    busy again since ``busy_at``; what lies between was missed and cannot become a run.
     """
     standing = plan.standing
     gap_ends = standing.busy_at
@@ -167,17 +167,25 @@ def _while_busy(plan: Plan, rule: Rule, horizon: datetime) -> None:
         if gap_ends > gap_begins:
             _span(plan, rule, min(gap_begins, horizon), "overlap")
             _span(plan, rule, min(gap_ends, horizon), "missed")
-    if rule.policy.overlap == "cancel" and not rule.paused:
-        asking_at = rule.next(_since(plan))
-        plan.asks = asking_at is not None and asking_at <= horizon
     _still_owed(plan, rule, horizon, "busy")
 
 
-def _since(plan: Plan) -> datetime:
-    """From here on whatever falls due does so while the present run is busy; one of this very plan begins now."""
-    if plan.live_at is not None:
-        return plan.standing.now
-    return max(plan.cursor_at, plan.busy_at or plan.cursor_at)
+def _asking_at(plan: Plan) -> datetime | None:
+    """The first occurrence that asks the run in the place to stop: under ``cancel``, and while the run is busy.
+
+    A run of this very plan begins now. What falls due in a pause asks nobody.
+    """
+    standing = plan.standing
+    since = standing.now if plan.live_at is not None else standing.busy_at
+    lo = max(plan.cursor_at, since or plan.cursor_at)
+    for rule in standing.rules[standing.rules.index(plan.rule) :]:
+        if rule.policy.overlap == "cancel" and not (rule.paused or rule.removed or rule.poisoned):
+            at = rule.next(lo)
+            if at is not None and (rule.until_at is None or at <= rule.until_at):
+                return at
+        if rule.until_at is not None:
+            lo = max(lo, rule.until_at)
+    return None
 
 
 def _full_part(plan: Plan, rule: Rule, horizon: datetime, budget: int) -> None:
@@ -187,7 +195,7 @@ def _full_part(plan: Plan, rule: Rule, horizon: datetime, budget: int) -> None:
     """
     if plan.full:
         plan.seen_at = plan.standing.now
-    seen_at = plan.seen_at or plan.standing.seen_at
+    seen_at = plan.standing.now if plan.full else plan.standing.seen_at
     first = rule.next(plan.cursor_at)
     until = min(seen_at, horizon) if seen_at else plan.cursor_at
     if first is None or first > until:
@@ -453,9 +461,7 @@ def _look_ahead(plan: Plan) -> None:
     if plan.waits_for == "limit":
         plan.wake_at = now + PAUSE_AT_LIMIT
     elif plan.waits_for == "busy" or (plan.live and rule.policy.exclusive):
-        plan.wake_at = None
-        if rule.policy.cancels and not plan.asks and not rule.paused:
-            plan.wake_at = rule.next(_since(plan))
+        plan.wake_at = None if plan.asks or rule.policy.mechanism == "durable" else plan.asking_at
     elif plan.waits_for == "more":
         plan.wake_at = now
     else:

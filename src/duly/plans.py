@@ -146,8 +146,8 @@ class PlannedSpan:
 class Plan:
     """What a decision means for one job: its tiles, and the cursor row afterwards.
 
-    ``asks`` says that the run in the job's place is to be asked to stop; ``seen_at``, that all the places of a job
-    which may have several were seen to be taken up to now.
+    ``asking_at`` is the instant at which the run in the job's place is to be asked to stop; ``seen_at`` says that all
+    the places of a job which may have several were seen to be taken up to now.
     """
 
     standing: Standing
@@ -162,8 +162,13 @@ class Plan:
     wake_at: datetime | None = None
     waits_for: Reason | None = None
     ended: bool = False
-    asks: bool = False
+    asking_at: datetime | None = None
     seen_at: datetime | None = None
+
+    @property
+    def asks(self) -> bool:
+        """Is the run that holds the place to be asked to stop now?"""
+        return self.standing.live and self.asking_at is not None and self.asking_at <= self.standing.now
 
     @property
     def full(self) -> bool:

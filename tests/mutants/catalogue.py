@@ -367,15 +367,15 @@ MUTANTS: Sequence[Mutant] = (
         "planner.py",
         f"{CANCEL}::test_what_falls_due_asks_the_run_before_it_to_stop_and_runs_when_it_has",
         (
-            "        plan.asks = asking_at is not None and asking_at <= horizon\n",
-            "        plan.asks = False\n",
+            "        plan.asking_at = _asking_at(plan)\n",
+            "        plan.asking_at = None\n",
         ),
     ),
     _m(
         "what fell due while nobody was up asks a run to stop",
         "planner.py",
         f"{CANCEL}::test_what_fell_due_while_nobody_was_up_does_not_ask_a_run_that_lived_through_it",
-        ("    return max(plan.cursor_at, plan.busy_at or plan.cursor_at)\n", "    return plan.cursor_at\n"),
+        ("    lo = max(plan.cursor_at, since or plan.cursor_at)\n", "    lo = plan.cursor_at\n"),
     ),
     _m(
         "a run that was asked to stop is tried again",
@@ -426,6 +426,15 @@ MUTANTS: Sequence[Mutant] = (
         "time in which all places were taken is taken for time in which nobody looked",
         "planner.py",
         f"{MAXIMUM}::test_with_none_what_falls_due_while_all_are_busy_is_overlap_and_not_missed",
+        (
+            "    seen_at = plan.standing.now if plan.full else plan.standing.seen_at\n",
+            "    seen_at = plan.standing.seen_at\n",
+        ),
+    ),
+    _m(
+        "nobody remembers until when all places were taken",
+        "planner.py",
+        f"{MAXIMUM}::test_what_waits_for_a_place_is_not_cut_by_the_window",
         ("        plan.seen_at = plan.standing.now\n", "        plan.seen_at = None\n"),
     ),
     _m(

@@ -68,6 +68,18 @@ async def test_with_none_what_falls_due_while_all_are_busy_is_overlap_and_not_mi
         assert (await t.runs("job"))[-1]["verdict"] == "on_time"
 
 
+async def test_what_waits_for_a_place_is_not_cut_by_the_window(laboratory: Open) -> None:
+    """``catchup_window`` bounds what nobody decided; somebody looked all the time, and there was no place."""
+    async with laboratory(minutely(catchup_window=30), at=NOON) as t:
+        hand = await Hand(t).enter()
+        first, second = await two_last(hand)
+        await decide(t, by=60)
+        await hand.end(first)
+        await hand.end(second)
+        await decide(t, by=1)
+        assert await told(t, "job") == [f"12:0{minute}:00 run" for minute in range(4)]
+
+
 async def test_a_place_is_held_through_sleeps_and_retries(laboratory: Open) -> None:
     """A run that waits for its next try is live."""
     app = minutely(max_attempts=3, backoff={"first": 600, "jitter": False})

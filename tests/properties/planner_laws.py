@@ -98,24 +98,26 @@ def _wakes(case: Case, plan: Plan) -> None:
 
 def _watches(case: Case, plan: Plan) -> None:
     """A job whose place is taken: under cancel a scheduler looks when something falls due that would ask for it."""
-    rule = plan.rule
-    if rule.policy.cancels and not plan.asks and not rule.paused:
-        busy = case.now if plan.live_at is not None else case.busy
-        base = max(seconds(plan.cursor_at), -1 if busy is None else busy)
-        step = case.parts[rule.revision - 1].step
-        assert plan.wake_at is not None
-        assert nominal(step, base, seconds(plan.wake_at)) == [seconds(plan.wake_at)], (
-            "it looks at the next one"
-        )
-    else:
-        assert plan.wake_at is None, "a job whose place is taken is woken by the end of its run"
+    wakes = None if plan.wake_at is None else seconds(plan.wake_at)
+    horizon = case.now + 2 * max(part.step for part in case.parts)
+    first = min(_asking(case, plan, horizon), default=None)
+    assert wakes == (None if plan.asks else first), (
+        "it looks at the next that asks; its run's end wakes it anyway"
+    )
 
 
 def _asks(case: Case, plan: Plan) -> None:
-    part = case.parts[plan.rule.revision - 1]
-    end = case.now if part.until is None else min(case.now, part.until)
-    base = max(seconds(plan.cursor_at), case.cursor if case.busy is None else case.busy)
-    since = nominal(part.step, base, end)
-    wanted = case.live and part.policy.overlap == "cancel" and bool(since)
-    wanted = wanted and not (part.removed or part.paused)
+    wanted = case.live and any(t <= case.now for t in _asking(case, plan, case.now))
     assert plan.asks == wanted, "what falls due since the run began asks it to stop"
+
+
+def _asking(case: Case, plan: Plan, horizon: float) -> list[float]:
+    """What falls due up to there while the present run is busy, in any revision that cancels and is not paused."""
+    busy = case.now if plan.live_at is not None else case.busy
+    lo, found = max(seconds(plan.cursor_at), case.cursor if busy is None else busy), []
+    for part in case.parts[plan.rule.revision - 1 :]:
+        end = horizon if part.until is None else min(horizon, part.until)
+        if part.policy.overlap == "cancel" and not (part.paused or part.removed):
+            found += nominal(part.step, lo, end)
+        lo = max(lo, lo if part.until is None else part.until)
+    return found
