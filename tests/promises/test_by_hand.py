@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import psycopg
 import pytest
 
 from duly import Conflict, Duly, NotFound, Run, every
@@ -302,3 +303,31 @@ async def test_a_retry_takes_a_free_place(laboratory: Open) -> None:
         await hand.end(again)
         await decide(t, by=1)
         assert [one.key.scheduled_at.hour for one in await hand.claim()] == [2]
+
+
+async def test_all_of_it_happens_within_the_callers_transaction_or_not_at_all(laboratory: Open) -> None:
+    """Rolled back by the caller, nothing of a pause, a hold, a skip, a trigger, a backfill or a calendar is left."""
+    app, seen = hourly()
+    async with laboratory(app, at=NIGHT) as t:
+        async with t.database.connection() as own:
+            address = own.info.dsn
+        async with await psycopg.AsyncConnection.connect(address) as connection, connection.transaction():
+            client = t.client.using(connection)
+            await client.jobs.pause("job")
+            await client.jobs.resume("job")
+            await client.jobs.hold("job")
+            assert (await client.jobs.get("job")).state == "held"
+            await client.jobs.release("job", "none")
+            await client.jobs.skip("job", "2027-01-05T03:30:00Z")
+            run = await client.jobs.trigger("job")
+            await client.runs.retry((await client.runs.cancel(run.id)).id)
+            await client.backfill("job", "2027-01-04T03:30:00Z", NIGHT)
+            await client.put_calendar("holidays", [at(NIGHT).date()])
+            with pytest.raises(NotFound):
+                await client.jobs.pause("another")
+            assert (await client.jobs.get("job")).revision == 5
+            raise psycopg.Rollback
+        job = await t.client.jobs.get("job")
+        assert (job.state, job.revision, job.document["skips"], job.document["live"]) == ("active", 1, [], [])
+        await t.advance(by="3h")
+        assert hours(seen) == [1, 2, 3]
