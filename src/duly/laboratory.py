@@ -14,7 +14,7 @@ from duly.audit import Report, audit
 from duly.catalog import Catalog, Triggered
 from duly.client import Client
 from duly.clock import VirtualClock, parse
-from duly.deadlines import expire, next_deadline
+from duly.deadlines import next_deadline
 from duly.decisions import Decider
 from duly.leases import Leadership
 from duly.ledger import VERSION, Actor, Ledger, run_id
@@ -235,7 +235,7 @@ class Lab:
         if scheduler:
             await self.leadership.turn()
         for _ in range(STEPS):
-            await expire(Ledger(self.database))
+            await self.reaper.make_way()
             decided = (await self.scheduler.turn()).decided if scheduler else 0
             done = await self.worker.turn() if worker else 0
             if not decided and not done:
@@ -250,8 +250,12 @@ class Lab:
             waking = await ledger.next_waking(connection) if worker else None
             firing = await self._next_firing(connection) if worker else None
             deadline = await next_deadline(ledger, connection)
+            overdue = await self.database.row(connection, "testing", "next_overdue")
+        asking = overdue["at"] if overdue else None
         instants = [
-            at for at in (due if scheduler else None, waking, firing, deadline) if at and at > self.now
+            at
+            for at in (due if scheduler else None, waking, firing, deadline, asking)
+            if at and at > self.now
         ]
         return min(instants, default=None)
 

@@ -60,17 +60,30 @@ class Reaper:
             lost = await self._ledger.lost(connection)
         if lost:
             crash.point("reap.picked")
+        ended = self._told(await self._end(lost))
+        if any(one.outcome == "lost" and one.ready for one in ended):
+            await self._settle()
+        return [*ended, *await self.make_way()]
+
+    async def make_way(self) -> list[Finished]:
+        """Ask what is in the way of a durable job's next run to stop, and end what nobody has started in time.
+
+        What has ended by it, said and returned. Raises what the database raises.
+        """
         asked = await ask_durable(self._ledger)
-        ended = [*await self._end(lost), *asked.ended, *await expire(self._ledger)]
+        if asked.told:
+            self._on_ready()
+        return self._told([*asked.ended, *await expire(self._ledger)])
+
+    def _told(self, ended: list[Finished]) -> list[Finished]:
+        """Say what has ended, and wake whoever has something to do because of it."""
         for one in ended:
             for word in words_of(one):
                 self._events.emit(word, **facts_of(one))
-        if asked.told or any(one.ready for one in ended):
+        if any(one.ready for one in ended):
             self._on_ready()
         if any(one.behind for one in ended):
             self._on_behind()
-        if any(one.outcome == "lost" and one.ready for one in ended):
-            await self._settle()
         return ended
 
     async def _settle(self) -> None:

@@ -30,6 +30,16 @@ select jobs.name, runs.scheduled_at, runs.trigger_id, runs.state, runs.waits_for
  order by runs.scheduled_at, jobs.name
  limit 20
 
+-- name: next_overdue
+-- When the next occurrence falls due that asks the run of a durable job before it to stop.
+select min(cursors.due_at) as at
+  from duly.cursors
+  join duly.policies on policies.id = cursors.policy_id
+ where cursors.live_at is not null
+   and cursors.due_at > duly.now(%(at)s::timestamptz, %(shift)s::double precision)
+   and policies.mechanism = 'durable'
+   and policies.definition ->> 'overlap' = 'cancel'
+
 -- name: told_of
 -- The jobs that have a verdict or a run.
 select jobs.name

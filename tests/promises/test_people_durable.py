@@ -122,3 +122,17 @@ async def test_a_cancelled_generation_sets_the_timer_of_the_next(laboratory: Ope
         await t.client.runs.cancel(run.id)
         await t.advance(by="2h")
         assert hours(seen) == [1, 2]
+
+
+async def test_what_falls_due_ends_a_sleeping_generation_though_nobody_asks_for_it(laboratory: Open) -> None:
+    """With overlap cancel a laboratory does what housekeeping does, and stops at the instants that matter for it."""
+    app = Duly()
+
+    @app.job("30 * * * *", name="job", catchup="latest", overlap="cancel", mechanism="durable")
+    async def task(run: Run) -> None:
+        await run.wait_for("never")
+
+    async with laboratory(app, at=NIGHT) as t:
+        await t.advance(by="3h")
+        await t.assert_states("job", "cancelled", "cancelled", "asleep")
+        assert await told(t, "job", DAY) == ["05 01:30 run", "05 02:30 run", "05 03:30 run"]
