@@ -74,7 +74,7 @@ class Loop:
                 event = json.loads(line)
             except ValueError:
                 continue  # the last line before a kill, or a traceback that the caller looks for
-            if isinstance(event, dict) and (name is None or event.get("event") == name):
+            if isinstance(event, dict) and "event" in event and name in (None, event["event"]):
                 found.append(event)
         return found
 
