@@ -75,4 +75,10 @@ OF_TIMERS: Sequence[Mutant] = (
             "(BEGINNING, self._punctual) if late else (BEGINNING, FOREVER)",
         ),
     ),
+    _m(
+        "an end takes a policy that it cannot see for one of another mechanism",
+        "ledger.sql",
+        f"{TIMERS}::test_an_end_that_waited_while_its_job_became_durable_sets_the_timer",
+        ("where places.durable is not false) as completes", "where places.durable) as completes"),
+    ),
 )
