@@ -1,0 +1,115 @@
+"""Faults in what people do by hand: pauses, skips, holds, plans, backfills, deadlines, calendars."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tests.mutants.mutant import Mutant
+from tests.mutants.mutant import mutant as _m
+
+PAUSE = "tests/promises/test_pause.py"
+HAND = "tests/promises/test_by_hand.py"
+BACKFILL = "tests/promises/test_backfill.py"
+DEADLINES = "tests/promises/test_deadlines.py"
+
+OF_PEOPLE: Sequence[Mutant] = (
+    _m(
+        "a pause is forgotten once its boundary was stepped over",
+        "ledger.py",
+        f"{PAUSE}::test_a_pause_ends_at_its_instant_though_nobody_is_up_then",
+        ('or one.row["amended"]', 'or (one.row["amended"] and False)'),
+    ),
+    _m(
+        "a part of a pause is answered while the pause goes on",
+        "planner.py",
+        f"{PAUSE}::test_an_edit_within_a_pause_starts_nothing_of_it_before_its_end",
+        ("    return ends is None or ends > plan.standing.now\n", "    return rule.until_at is None\n"),
+    ),
+    _m(
+        "an edit resumes a paused job",
+        "catalog.sql",
+        f"{PAUSE}::test_a_deploy_changes_a_paused_job_and_leaves_it_paused",
+        ("coalesce(pause.paused, false), pause.resumes_at", "false, pause.resumes_at"),
+    ),
+    _m(
+        "the answer that a person gives at the resume is not kept",
+        "plans.py",
+        f"{PAUSE}::test_the_paused_time_is_answered_by_the_words_of_catchup[by the person-all-wanted0-4]",
+        (
+            "return self.on_resume or (self.policy",
+            "return (self.policy",
+        ),
+    ),
+    _m(
+        "a hold is let go by a resume without a word",
+        "pauses.py",
+        f"{HAND}::test_a_hold_waits_for_its_word_whatever_is_deployed_or_resumed",
+        (
+            "            if answer is None:\n                done.refused",
+            "            if False:\n                done.refused",
+        ),
+    ),
+    _m(
+        "a skip is written and the cursor is not told",
+        "edits.sql",
+        f"{HAND}::test_a_skipped_occurrence_gets_a_span_with_who_and_why_and_nothing_else_changes",
+        ("   set amended = true\n", "   set amended = false\n"),
+    ),
+    _m(
+        "a plan's token is not held against the jobs",
+        "catalog.py",
+        "tests/promises/test_plan.py::test_an_apply_of_a_plan_refuses_when_the_job_was_changed_meanwhile",
+        ("        if seen.token == token:\n", "        if True:\n"),
+    ),
+    _m(
+        "a backfill writes everything at once",
+        "backfills.py",
+        f"{BACKFILL}::test_no_more_are_written_than_may_be_live",
+        ("        elif len(runs) >= room:\n", "        elif False:\n"),
+    ),
+    _m(
+        "a backfill runs again what ran",
+        "backfills.py",
+        f"{BACKFILL}::test_where_a_run_stands_there_is_none_unless_a_rerun_is_asked_for",
+        ('not asked.rerun and row["kind"] != "manual"', 'not asked.rerun and row["kind"] == "backfill"'),
+    ),
+    _m(
+        "a backfill goes beyond the cursor",
+        "backfills.py",
+        f"{BACKFILL}::test_nothing_beyond_the_cursor_is_run",
+        ('done.until = min(asked.to_at, cursor["cursor_at"])', "done.until = asked.to_at"),
+    ),
+    _m(
+        "a claim takes what came too late",
+        "ledger.sql",
+        f"{DEADLINES}::test_a_claim_that_comes_too_late_is_given_nothing",
+        (
+            "              and (runs.start_by is null or runs.attempt > 0\n",
+            "              and (true or runs.attempt > 0\n",
+        ),
+    ),
+    _m(
+        "a jitter passes the next instant",
+        "jobs.py",
+        f"{DEADLINES}::test_a_jitter_never_passes_the_next_instant",
+        ("    if following is not None:\n        jitter = min", "    if False:\n        jitter = min"),
+    ),
+    _m(
+        "a calendar is read in UTC",
+        "jobs.py",
+        "tests/promises/test_calendars.py::test_the_days_of_a_calendar_are_excluded_in_the_jobs_own_zone",
+        ("    out: Schedule = days(dates, zone)\n", '    out: Schedule = days(dates, "UTC")\n'),
+    ),
+    _m(
+        "a newer calendar reaches no job",
+        "calendars.py",
+        "tests/promises/test_calendars.py::test_a_newer_version_is_in_force_from_its_import_on",
+        ("        jobs = [] if dry_run else await", "        jobs = [] if not dry_run else await"),
+    ),
+    _m(
+        "a retry does not ask for the place",
+        "control.py",
+        f"{HAND}::test_a_retry_of_an_exclusive_job_waits_for_the_place",
+        ('        return cursor["live_at"] is not None\n', "        return False\n"),
+    ),
+)
