@@ -16,7 +16,8 @@ from typing import Any
 import psycopg
 
 from duly import crash
-from duly.executors import Output, fault
+from duly.executors import Output
+from duly.faults import fault
 from duly.ledger import Ended, Finished, Key, Ledger
 from duly.postgres import without_password
 from duly.telemetry import Events

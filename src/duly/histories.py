@@ -10,6 +10,7 @@ from typing import Any
 
 from duly.clock import parse
 from duly.errors import DefinitionError, RunError
+from duly.faults import described
 from duly.jobs import NAME, plain_json
 from duly.settings import duration
 
@@ -80,8 +81,6 @@ def sequence(labels: Sequence[str], place: int) -> str:
 
 def kept(error: Exception) -> dict[str, Any]:
     """An error as a history keeps it, with what it takes to raise it again."""
-    from duly.executors import described  # late: the executors run what is remembered here
-
     kind, said = type(error), described(error)
     try:
         args = plain_json(list(error.args), _ARGS_LIMIT, "the arguments of an error")

@@ -11,7 +11,8 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from duly.durable import Nap
-from duly.executors import Ending, Stop, fault
+from duly.executors import Ending, Stop
+from duly.faults import fault
 from duly.ledger import Claimed, Key
 from duly.tasks import HTTP, SHELL
 from duly.worker import Worker

@@ -28,10 +28,11 @@ from duly.completions import (
 )
 from duly.decisions import Standpoint
 from duly.durable import Memory
-from duly.executors import Ending, Stop, described, fault
+from duly.executors import Ending, Stop
 from duly.executors.http import run_http
 from duly.executors.in_process import Task, Threads, run_task
 from duly.executors.shell import TERM_GRACE, run_shell
+from duly.faults import described, fault
 from duly.ledger import Claimed, Ended, Finished, Hands, Key, Ledger
 from duly.records import PERSON, asked_to_stop, key_of
 from duly.run import Run

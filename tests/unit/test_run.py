@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 import duly.run
-from duly.executors import MESSAGE_LIMIT, TRACE_LIMIT, Ending, Stop, described, ending
+from duly.executors import Ending, Stop, ending
 from duly.executors.in_process import Task, run_task
+from duly.faults import MESSAGE_LIMIT, TRACE_LIMIT, described
 from duly.jobs import DataInterval, make_policy
 from duly.ledger import Claimed, Key
 from duly.run import Run

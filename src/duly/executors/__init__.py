@@ -7,17 +7,14 @@ does, never records anything, and learns through :class:`Stop` that it is to end
 from __future__ import annotations
 
 import asyncio
-import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from duly.durable import Nap
 from duly.errors import DulyError
+from duly.faults import described, fault
 from duly.jobs import RESULT_LIMIT, plain_json
-
-MESSAGE_LIMIT = 4096
-TRACE_LIMIT = 8192
 
 
 class Stop:
@@ -93,23 +90,3 @@ def ending(job: str, value: Any) -> Ending:
 
 def _result_of(job: str) -> str:
     return f"the result of job {job!r}"
-
-
-def described(error: BaseException) -> dict[str, str]:
-    """An exception as the ledger keeps it: class, message and where it was raised, all bounded."""
-    try:
-        message = str(error)
-    except Exception:  # a user's __str__ may itself be broken
-        message = "(its message cannot be shown)"
-    trace = "".join(traceback.format_exception(error, chain=True, limit=-20))
-    return {**fault(type(error).__name__, message), "trace": storable(trace[-TRACE_LIMIT:])}
-
-
-def fault(kind: str, message: str) -> dict[str, str]:
-    """An error as the ledger keeps it."""
-    return {"class": kind, "message": storable(message[:MESSAGE_LIMIT])}
-
-
-def storable(text: str) -> str:
-    """Text that PostgreSQL's JSON and text can hold: without NUL, without halves of surrogate pairs."""
-    return text.replace("\0", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace").decode("utf-8")

@@ -16,7 +16,8 @@ from typing import Any
 
 from duly.durable import Memory, Suspended
 from duly.errors import DefinitionError
-from duly.executors import Ending, Raised, Stop, described, ending
+from duly.executors import Ending, Raised, Stop, ending
+from duly.faults import described
 from duly.run import Run
 
 CANCEL_GRACE = 1.0

@@ -20,8 +20,9 @@ from dataclasses import dataclass
 from typing import IO, Any, cast
 
 from duly.clock import text as instant
-from duly.executors import Ending, Output, Raised, Stop, described, fault, storable
+from duly.executors import Ending, Output, Raised, Stop
 from duly.executors.in_process import Threads
+from duly.faults import described, fault, storable
 from duly.run import Run
 
 OUTPUT_LIMIT = 1024 * 1024
