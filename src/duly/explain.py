@@ -450,7 +450,13 @@ def _attempts(run: Mapping[str, Any]) -> str:
         + (f" ({each['error'].get('class')}: {each['error'].get('message')})" if each["error"] else "")
         for each in run["attempts"]
     )
-    state = f"It has {run['state']}" if run["state"] in ("succeeded", "failed") else f"It is {run['state']}"
+    said = {
+        "succeeded": "It has succeeded",
+        "failed": "It has failed",
+        "cancelled": "It was cancelled",
+        "expired": "It has expired",
+    }
+    state = said.get(run["state"], f"It is {run['state']}")
     state += _waiting(run)
     until = f" at {run['finished_at']}" if run["finished_at"] else ""
     return f"{state}{until}: {tried}." if tried else f"{state}{until}."

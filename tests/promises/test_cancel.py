@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from duly import Duly, every, listing
+from duly.explain import explain
 from duly.ledger import Claimed
 from promises.stage import Hand, Open, decide, remember, rows, told
 
@@ -239,6 +240,8 @@ async def test_the_listing_and_the_run_say_that_it_was_asked_and_why(laboratory:
         [run] = await t.runs("job")
         assert (run["state"], run["cancel_at"]) == ("cancelled", "2027-01-05T12:01:00Z")
         assert run["cancel_reason"] == 'the next occurrence was due, and overlap is "cancel"'
+        found = await explain(t.database, "job", noon.key.scheduled_at)
+        assert "It was cancelled at 2027-01-05T12:01:00Z" in found["text"]
 
 
 async def test_a_run_asked_for_in_the_callers_own_transaction_asks_with_its_commit(laboratory: Open) -> None:
