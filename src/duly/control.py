@@ -11,6 +11,7 @@ from duly.ledger import Key, Ledger
 from duly.listing import named, parse_run_id
 from duly.postgres import Connection, Database, Row
 from duly.records import run_id
+from duly.triggers import refuse_when_full
 
 LIVE = frozenset({"queued", "running", "asleep", "parked"})
 
@@ -65,7 +66,8 @@ class Control:
         """Try a run again that has failed, was cancelled or has expired, or that is parked.
 
         It keeps its address, its arguments and its attempts; it has all its tries again. An exclusive job's run
-        waits for the place. Raises NotFound, and Conflict for a run that is live or has succeeded.
+        waits for the place. Raises NotFound, and Conflict for a run that is live or has succeeded, and where as
+        many runs of the job are live as may be.
         """
         async with self.database.transaction() as connection:
             job, key, row = await self._open(connection, run)
@@ -76,6 +78,8 @@ class Control:
                     f"run {run} has succeeded",
                     hint="to run its instant once more: `duly backfill --rerun`, or `duly jobs trigger`",
                 )
+            if row["state"] != "parked":  # that one is live already
+                await self._refuse_when_full(connection, job)
             waits = await self._place(connection, key, row, dry_run)
             state = "asleep" if waits else "queued"
             if not dry_run:
@@ -94,6 +98,12 @@ class Control:
         if row is None:
             raise NotFound(f"there is no run {run}", hint=f"see `duly runs list --job {name}`")
         return job, key, row
+
+    async def _refuse_when_full(self, connection: Connection, job: Row) -> None:
+        cursor = await self.database.row(connection, "edits", "place", job_id=job["id"])
+        assert cursor is not None
+        policy = await self.ledger.newest_policy(connection, job["id"], cursor["newest_revision"])
+        await refuse_when_full(self.ledger, connection, job["id"], job["name"], policy)
 
     async def _place(self, connection: Connection, key: Key, row: Row, dry_run: bool) -> bool:
         """Must the run wait for the exclusive place? If not, it takes it, unless it has it."""

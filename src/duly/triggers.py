@@ -66,10 +66,18 @@ async def _refuse_when_busy(
             f"job {name!r} is busy with {run_id(name, place['live_at'], place['live_trigger'])}",
             hint='its overlap is "skip"; trigger it again when that run has ended',
         )
-    if policy.max_running is not None:
-        row = await ledger.database.row(connection, "records", "live_runs", job_ids=[job_id])
-        if row is not None and row["live"] >= policy.max_running:
-            raise Conflict(
-                f"job {name!r} is busy: {row['live']} of its runs are live, which is its max_running",
-                hint="trigger it again when one of them has ended",
-            )
+    await refuse_when_full(ledger, connection, job_id, name, policy)
+
+
+async def refuse_when_full(
+    ledger: Ledger, connection: Connection, job_id: int, name: str, policy: Policy
+) -> None:
+    """Raise Conflict when as many runs of the job are live as may be; the caller holds its cursor."""
+    if policy.max_running is None:
+        return
+    row = await ledger.database.row(connection, "records", "live_runs", job_ids=[job_id])
+    if row is not None and row["live"] >= policy.max_running:
+        raise Conflict(
+            f"job {name!r} is busy: {row['live']} of its runs are live, which is its max_running",
+            hint="try again when one of them has ended",
+        )

@@ -111,6 +111,21 @@ async def test_manual_runs_count_and_are_refused_when_all_are_busy(laboratory: O
         assert await told(t, "job") == ["12:00:00 run"]
 
 
+async def test_a_run_is_not_tried_again_by_hand_beyond_the_maximum(laboratory: Open) -> None:
+    """A retry takes a place like any other run; a parked one has its place already."""
+    async with laboratory(minutely(), at=NOON) as t:
+        hand = await Hand(t).enter()
+        first, _ = await two_last(hand)
+        failed = await hand.end(first, "failed")
+        assert failed is not None
+        await decide(t, by=1)
+        [third] = await hand.claim()
+        with pytest.raises(Conflict, match="2 of its runs are live"):
+            await t.client.runs.retry(failed.id)
+        await hand.end(third)
+        assert (await t.client.runs.retry(failed.id)).state == "queued"
+
+
 async def test_after_an_outage_catch_up_keeps_to_both_bounds(laboratory: Open) -> None:
     """Five are owed, three caught-up ones may be live, two runs at once: two are."""
     async with laboratory(minutely(catchup_limit=3), at=NOON) as t:
