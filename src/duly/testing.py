@@ -27,6 +27,7 @@ from contextlib import (
 )
 from datetime import datetime
 from pathlib import Path
+from traceback import walk_tb
 from types import TracebackType
 from typing import Any, TypeVar
 from uuid import uuid4
@@ -41,12 +42,14 @@ from duly.blocking import SyncClient
 from duly.catalog import Triggered
 from duly.clock import Clock, VirtualClock, parse
 from duly.connections import Blocking
-from duly.laboratory import Lab
+from duly.laboratory import Lab, left_out
 from duly.postgres import Database, driven, statements
 from duly.timelines import Verdict
 from duly.transactions import in_a_loop
 
 __all__ = ["Lab", "Opening", "SyncLab", "Verdict", "lab", "server", "template"]
+
+__tracebackhide__ = left_out
 
 T = TypeVar("T")
 
@@ -60,7 +63,7 @@ class SyncLab:
         self._client: SyncClient | None = None
 
     def _done(self, work: Coroutine[Any, Any, T]) -> T:
-        return self._runner.run(work)
+        return _run(self._runner, work)
 
     @property
     def now(self) -> datetime:
@@ -193,7 +196,18 @@ class Opening(AbstractAsyncContextManager[Lab], AbstractContextManager[SyncLab])
         assert self._blocking is not None
         with self._runner as runner:
             self._blocking.close()
-            return runner.run(self._opened.__aexit__(kind, error, trace))
+            return _run(runner, self._opened.__aexit__(kind, error, trace))
+
+
+def _run(runner: asyncio.Runner, work: Coroutine[Any, Any, T]) -> T:
+    """What it gives; what the laboratory has to say is raised as from here, without the way through the event loop."""
+    try:
+        return runner.run(work)
+    except AssertionError as error:
+        *_, (last, _) = walk_tb(error.__traceback__)
+        if last.f_globals["__name__"] != Lab.__module__:  # a fault within duly keeps its whole way
+            raise
+        raise error.with_traceback(None) from None
 
 
 def lab(

@@ -75,6 +75,9 @@ def test_a_test_that_fails_shows_the_time_line(pages: Path, server: TestServer) 
     shown = re.findall(r"^E .*", PAGE.read_text("utf-8"), re.MULTILINE)
     told = re.findall(r"^E .*", done.stdout, re.MULTILINE)
     assert [line.split() for line in shown] == [line.split() for line in told]
+    assert "test_myjobs.py:12: AssertionError" in done.stdout
+    assert "laboratory.py" not in done.stdout
+    assert "runners.py" not in done.stdout
 
 
 def test_the_plugin_loads_nothing_before_a_test_asks_for_it() -> None:
