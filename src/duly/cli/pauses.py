@@ -155,10 +155,9 @@ def show_resumed(done: dict[str, Any], word: str, dry_run: bool, as_json: bool) 
 
 
 def _window(each: Mapping[str, Any]) -> str:
-    return (
-        f"{each['job']}: {each['count']:,} instants since {each['from_at']} were kept back, "
-        f"answer {each['on_resume']}, {each['runs']:,} runs"
-    )
+    kept = "1 instant" if each["count"] == 1 else f"{each['count']:,} instants"
+    runs = "1 run" if each["runs"] == 1 else f"{each['runs']:,} runs"
+    return f"{each['job']}: {kept} kept back since {each['from_at']}, answer {each['on_resume']}: {runs}"
 
 
 def _tell(done: dict[str, Any], word: str, told: list[str], dry_run: bool, as_json: bool) -> None:
