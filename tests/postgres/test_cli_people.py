@@ -113,6 +113,8 @@ def test_a_plan_names_what_moves_and_its_token_guards_the_apply(call: Call, tmp_
     assert (seen["unchanged"], change["owed"]) == (1, 0)
     code, text, _ = call("jobs", "plan", "--app", "later_jobs.py", as_json=False)
     assert (code, text.splitlines()[0]) == (0, "edit hourly: schedule")
+    [rest] = re.findall(r"^    -> and (\d+) more$", text, re.MULTILINE)
+    assert int(rest) >= 100
     assert text.splitlines()[-1] == f"1 to change, 1 unchanged; to do exactly this: --plan {seen['token']}"
     call("jobs", "pause", "hourly")
     code, out, err = call("jobs", "apply", "--app", "later_jobs.py", "--plan", seen["token"])

@@ -181,5 +181,12 @@ def _tell_instants(found: Mapping[str, Any], where: str) -> None:
     for sign, word in (("+", "appear"), ("-", "vanish")):
         for at in found[word]:
             line(f"    {sign} {at}")
+        _tell_rest(counts[word] - len(found[word]), sign)
     for pair in found["move"]:
         line(f"    {pair['from']} -> {pair['to']}")
+    _tell_rest(counts["move"] - len(found["move"]), "->")
+
+
+def _tell_rest(left_out: int, sign: str) -> None:
+    if left_out:
+        line(f"    {sign} and {left_out:,} more")
