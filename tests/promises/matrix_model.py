@@ -1,0 +1,140 @@
+"""A third reading of the contract's rules for what is owed, in plain lists of instants.
+
+It knows nothing of ``duly``: instants are found by walking the quarter hours of a zone, and each stretch of a time
+line is answered by the rules in their order: the pause, then overlap for what is known to have been busy, then
+catch-up for the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from zoneinfo import ZoneInfo
+
+GRACE = timedelta(seconds=60)
+QUARTER = timedelta(minutes=15)
+Instants = Callable[[datetime, datetime], list[datetime]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stretch:
+    """Instants that fell due in the same circumstances, and the instant at which they are decided.
+
+    ``state`` is ``up`` (somebody decided on time, nothing in the way), ``nobody``, ``busy`` or ``paused``.
+    """
+
+    instants: Sequence[datetime]
+    state: str
+    now: datetime
+    resumed_by_catchup: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """What one run or one span answers for: it ends at ``at``; a folded one has the run that stands for it."""
+
+    at: datetime
+    what: str
+    count: int = 1
+    into: datetime | None = None
+
+    def __str__(self) -> str:
+        into = "" if self.into is None else f" into {self.into:%d %H:%M}"
+        return f"{self.at:%d %H:%M} {self.what} {self.count}{into}"
+
+
+def hourly(minute: int, zone: str) -> Instants:
+    """Each real hour, when the clocks of ``zone`` show that minute."""
+
+    def instants(lo: datetime, hi: datetime) -> list[datetime]:
+        return [at for at in quarters(lo, hi) if at > lo and local(at, zone).minute == minute]
+
+    return instants
+
+
+def daily(hour: int, minute: int, zone: str) -> Instants:
+    """Once each day of ``zone``: the first time its clocks show it, or the first instant after where they never do."""
+
+    def instants(lo: datetime, hi: datetime) -> list[datetime]:
+        days: dict[object, list[datetime]] = {}
+        for at in quarters(lo - timedelta(days=2), hi + timedelta(days=2)):
+            days.setdefault(local(at, zone).date(), []).append(at)
+        found = []
+        for day in list(days.values())[1:-1]:
+            shown = [(local(at, zone).hour, local(at, zone).minute) for at in day]
+            exact = [at for at, wall in zip(day, shown, strict=True) if wall == (hour, minute)]
+            after = [at for at, wall in zip(day, shown, strict=True) if wall > (hour, minute)]
+            found.append((exact or after)[0])
+        return [at for at in found if lo < at <= hi]
+
+    return instants
+
+
+def quarters(lo: datetime, hi: datetime) -> list[datetime]:
+    """Every quarter of an hour from that of ``lo`` to ``hi``."""
+    at, found = lo.replace(minute=0, second=0, microsecond=0), []
+    while at <= hi:
+        found.append(at)
+        at += QUARTER
+    return found
+
+
+def local(at: datetime, zone: str) -> datetime:
+    """What the clocks of ``zone`` show at an instant."""
+    return at.astimezone(ZoneInfo(zone))
+
+
+def answered(catchup: str, overlap: str, stretches: Sequence[Stretch]) -> list[Tile]:
+    """The tiles of a time line that answer for something, oldest first."""
+    return [tile for stretch in stretches for tile in _stretch(catchup, overlap, stretch)]
+
+
+def _stretch(catchup: str, overlap: str, given: Stretch) -> list[Tile]:
+    owed = list(given.instants)
+    if given.state == "up":
+        return [Tile(at, "on_time") for at in owed]
+    if given.state == "paused":
+        if not given.resumed_by_catchup or catchup == "none":
+            return [Tile(given.now, "paused", len(owed))]  # the paused part itself, to the end of the pause
+        return _missed(catchup, owed, given.now)
+    if given.state == "busy":
+        return _busy(overlap, owed, given.now)
+    return _missed(catchup, owed, given.now)
+
+
+def _busy(overlap: str, owed: list[datetime], now: datetime) -> list[Tile]:
+    if overlap == "allow":
+        return [Tile(at, "on_time") for at in owed]  # each was decided when it was due
+    if overlap == "skip":
+        return [Tile(owed[-1], "overlap", len(owed))]
+    if overlap == "queue":
+        return _each(owed, now)
+    return _newest("coalesced", owed, now)
+
+
+def _missed(catchup: str, owed: list[datetime], now: datetime) -> list[Tile]:
+    if catchup == "all":
+        return _each(owed, now)
+    if catchup == "latest":
+        return _newest("coalesced", owed, now)
+    if now - owed[-1] <= GRACE:
+        return _newest("missed", owed, now)
+    return [Tile(owed[-1], "missed", len(owed))]
+
+
+def _each(owed: list[datetime], now: datetime) -> list[Tile]:
+    """Only the newest can be on time: the grace of each other one ended when the next was due."""
+    return [Tile(at, "caught_up") for at in owed[:-1]] + [Tile(owed[-1], _label(owed[-1], now))]
+
+
+def _newest(cause: str, owed: list[datetime], now: datetime) -> list[Tile]:
+    """The newest runs, the others are one span; only a folded one lies in the run."""
+    run = Tile(owed[-1], _label(owed[-1], now))
+    if len(owed) == 1:
+        return [run]
+    return [Tile(owed[-2], cause, len(owed) - 1, owed[-1] if cause == "coalesced" else None), run]
+
+
+def _label(at: datetime, now: datetime) -> str:
+    return "on_time" if now - at <= GRACE else "caught_up"
