@@ -7,7 +7,7 @@ catch-up for the rest.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
@@ -28,6 +28,7 @@ class Stretch:
     state: str
     now: datetime
     resumed_by_catchup: bool = False
+    revision: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,11 @@ class Tile:
     what: str
     count: int = 1
     into: datetime | None = None
+
+    @property
+    def is_run(self) -> bool:
+        """Did an instant run, and not only get an answer?"""
+        return self.what in ("on_time", "caught_up")
 
     def __str__(self) -> str:
         into = "" if self.into is None else f" into {self.into:%d %H:%M}"
@@ -85,12 +91,14 @@ def local(at: datetime, zone: str) -> datetime:
     return at.astimezone(ZoneInfo(zone))
 
 
-def answered(catchup: str, overlap: str, stretches: Sequence[Stretch]) -> list[Tile]:
-    """The tiles of a time line that answer for something, oldest first."""
-    return [tile for stretch in stretches for tile in _stretch(catchup, overlap, stretch)]
+def answered(
+    answers: Mapping[int, tuple[str, str]], stretches: Sequence[Stretch], *, window: timedelta | None = None
+) -> list[Tile]:
+    """The tiles of a time line that answer for something, oldest first; each revision has its catch-up and overlap."""
+    return [tile for one in stretches for tile in _stretch(*answers[one.revision], one, window)]
 
 
-def _stretch(catchup: str, overlap: str, given: Stretch) -> list[Tile]:
+def _stretch(catchup: str, overlap: str, given: Stretch, window: timedelta | None) -> list[Tile]:
     owed = list(given.instants)
     if given.state == "up":
         return [Tile(at, "on_time") for at in owed]
@@ -100,7 +108,12 @@ def _stretch(catchup: str, overlap: str, given: Stretch) -> list[Tile]:
         return _missed(catchup, owed, given.now)
     if given.state == "busy":
         return _busy(overlap, owed, given.now)
-    return _missed(catchup, owed, given.now)
+    if window is None or catchup == "none":
+        return _missed(catchup, owed, given.now)
+    old = [at for at in owed if given.now - at > window]
+    rest = owed[len(old) :]
+    too_old = [Tile(old[-1], "window", len(old))] if old else []
+    return too_old + (_missed(catchup, rest, given.now) if rest else [])
 
 
 def _busy(overlap: str, owed: list[datetime], now: datetime) -> list[Tile]:

@@ -6,8 +6,8 @@ computed by ``matrix_model`` from the instants and from what happened, before an
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -16,7 +16,7 @@ import pytest
 from duly import Duly, Run
 from duly.testing import Lab
 from promises.matrix_model import Instants, Stretch, Tile, answered, daily, hourly
-from promises.stage import Hand, Open, at, decide, remember
+from promises.stage import Hand, Open, at, decide, remember, rows
 
 PAIRS = [
     *(("all", overlap) for overlap in ("queue", "allow")),
@@ -26,11 +26,13 @@ PAIRS = [
         for overlap in ("skip", "queue", "queue_one", "cancel", "allow")
     ),
 ]
+OTHERS = [*PAIRS[5:], *PAIRS[:5]]
 OWED = 5
 IN_TIME, LATE = timedelta(seconds=30), timedelta(minutes=20)
 SHORTLY = timedelta(minutes=5)
 BERLIN = "Europe/Berlin"
 Jobs = Mapping[str, list[Run]]
+Answers = Sequence[tuple[str, str]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +44,7 @@ class Situation:
     begin: str = "2027-01-05T01:00:00Z"
     schedule: str = "30 * * * *"
     zone: str = "UTC"
+    window: timedelta | None = None
 
     @property
     def instants(self) -> Instants:
@@ -54,6 +57,7 @@ class Scene:
 
     def __init__(self, t: Lab, situation: Situation, seen: Jobs) -> None:
         self.t, self.late, self.seen = t, situation.late, [seen]
+        self.answers: Answers = PAIRS
         begin = at(situation.begin)
         self.first, *rest = situation.instants(begin, begin + timedelta(days=9))[: OWED + 2]
         self.owed, self.last = rest[:OWED], rest[OWED]
@@ -75,12 +79,16 @@ class Story:
     called: list[str]
 
 
-def declared(schedule: str, zone: str) -> tuple[Duly, Jobs]:
-    """One job for each pair, and where each of them remembers its runs."""
+def declared(
+    schedule: str, zone: str, *, window: timedelta | None = None, answers: Answers = PAIRS
+) -> tuple[Duly, Jobs]:
+    """One job named after each pair, with its answers or others, and where each of them remembers its runs."""
     app, seen = Duly(), {}
-    for catchup, overlap in PAIRS:
+    for pair, (catchup, overlap) in zip(PAIRS, answers, strict=True):
         more: dict[str, Any] = {"cancel_grace": "12h"} if overlap == "cancel" else {}
-        name = f"{catchup}-{overlap}"
+        if catchup != "none":
+            more["catchup_window"] = window
+        name = "-".join(pair)
         seen[name] = remember(app, name, schedule, tz=zone, catchup=catchup, overlap=overlap, **more)
     return app, seen
 
@@ -97,10 +105,27 @@ async def busy(scene: Scene) -> list[Stretch]:
     going = await hand.claim()
     assert len(going) == len(PAIRS)
     await decide(scene.t, by=scene.over - scene.t.now)
+    asked = await rows(scene.t, "select cancel_at from duly.runs where cancel_at is not null")
+    assert [row["cancel_at"] for row in asked] == [scene.owed[0]] * sum(two == "cancel" for _, two in PAIRS)
     for one in going:
         await hand.end(one, "cancelled" if one.job.endswith("-cancel") else "succeeded")
     await scene.t.settle()
     return [Stretch(instants=scene.owed, state="busy", now=scene.over)]
+
+
+async def busy_then_outage(scene: Scene) -> list[Stretch]:
+    """The first run ends after two fell due behind it, and at that very moment nobody is left to decide."""
+    hand = await Hand(scene.t).enter()
+    going = await hand.claim()
+    assert len(going) == len(PAIRS)
+    await decide(scene.t, by=scene.owed[1] + LATE - scene.t.now)
+    for one in going:
+        await hand.end(one, "cancelled" if one.job.endswith("-cancel") else "succeeded")
+    await scene.t.outage(by=scene.over - scene.t.now)
+    return [
+        Stretch(instants=scene.owed[:2], state="busy", now=scene.over),
+        Stretch(instants=scene.owed[2:], state="nobody", now=scene.over),
+    ]
 
 
 async def pause(scene: Scene) -> list[Stretch]:
@@ -124,15 +149,26 @@ async def pause_answered(scene: Scene) -> list[Stretch]:
 
 async def edit(scene: Scene) -> list[Stretch]:
     """Three are owed, then the schedule moves to a quarter past; two later, somebody is up again."""
+    return await _edited(scene, PAIRS)
+
+
+async def edit_of_the_answers(scene: Scene) -> list[Stretch]:
+    """The same, and each job gets the answers of another one with its new schedule."""
+    return await _edited(scene, OTHERS)
+
+
+async def _edited(scene: Scene, answers: Answers) -> list[Stretch]:
     old, boundary = scene.owed[:3], scene.owed[2] + timedelta(minutes=30)
     *new, scene.last = hourly(15, "UTC")(boundary, boundary + timedelta(hours=3))
     scene.over = new[-1] + scene.late
     await scene.t.advance(to=boundary, scheduler=False, worker=False)
-    app, seen = declared("15 * * * *", "UTC")
+    app, seen = declared("15 * * * *", "UTC", answers=answers)
+    scene.answers = answers
     scene.seen.append(seen)
     await scene.t.edit(app)
     await scene.t.outage(by=scene.over - scene.t.now)
-    return [Stretch(instants=part, state="nobody", now=scene.over) for part in (old, new)]
+    before, after = (Stretch(instants=part, state="nobody", now=scene.over) for part in (old, new))
+    return [before, replace(after, revision=2)]
 
 
 DAILY = "30 2 * * *"
@@ -141,10 +177,16 @@ SITUATIONS = {
     "outage_within_grace": Situation(happens=outage, late=IN_TIME),
     "busy": Situation(happens=busy),
     "busy_within_grace": Situation(happens=busy, late=IN_TIME),
+    "busy_then_outage": Situation(happens=busy_then_outage),
+    "busy_then_outage_within_grace": Situation(happens=busy_then_outage, late=IN_TIME),
+    "outage_beyond_the_window": Situation(happens=outage, window=timedelta(hours=3)),
+    "outage_all_beyond_the_window": Situation(happens=outage, window=timedelta(minutes=15)),
     "pause": Situation(happens=pause),
     "pause_answered": Situation(happens=pause_answered),
     "edit": Situation(happens=edit),
     "edit_within_grace": Situation(happens=edit, late=IN_TIME),
+    "edit_of_the_answers": Situation(happens=edit_of_the_answers),
+    "edit_of_the_answers_within_grace": Situation(happens=edit_of_the_answers, late=IN_TIME),
     "gap_hourly": Situation(happens=outage, zone=BERLIN, begin="2027-03-27T22:00:00Z"),
     "fold_hourly": Situation(happens=outage, zone=BERLIN, begin="2027-10-30T21:00:00Z", late=IN_TIME),
     "gap_daily": Situation(
@@ -174,25 +216,26 @@ def instants(found: Iterable[datetime]) -> list[str]:
 
 async def played(laboratory: Open, situation: Situation) -> dict[str, tuple[Story, Story]]:
     """What each pair has to give in a situation, and what it gave."""
-    app, seen = declared(situation.schedule, situation.zone)
+    app, seen = declared(situation.schedule, situation.zone, window=situation.window)
+    by_hand = situation.happens in (busy, busy_then_outage)
     async with laboratory(app, at=situation.begin) as t:
         scene = Scene(t, situation, seen)
-        await t.advance(to=scene.first + SHORTLY, worker=situation.happens is not busy)
+        await t.advance(to=scene.first + SHORTLY, worker=not by_hand)
         happened = [Stretch(instants=[scene.first], state="up", now=scene.first)]
         happened += await situation.happens(scene)
         await t.advance(to=scene.last + IN_TIME)
         happened.append(Stretch(instants=[scene.last], state="up", now=scene.last))
         assert (await t.audit()).totals.owed == 0
         found = {}
-        for catchup, overlap in PAIRS:
-            job = f"{catchup}-{overlap}"
-            tiles = answered(catchup, overlap, happened)
-            runs = instants(one.at for one in tiles if one.what in ("on_time", "caught_up"))
+        for pair, other in zip(PAIRS, scene.answers, strict=True):
+            job = "-".join(pair)
+            tiles = answered({1: pair, 2: other}, happened, window=situation.window)
+            runs = [one.at for one in tiles if one.is_run][by_hand:]
             called = scene.called(job)
-            if situation.happens is busy:
-                runs.pop(0)  # the hand had it
-            gave = Story(await told(t, job), instants(sorted(called) if overlap == "allow" else called))
-            found[job] = (Story([str(one) for one in tiles], runs), gave)
+            if "allow" in (pair[1], other[1]):
+                called.sort()
+            gave = Story(await told(t, job), instants(called))
+            found[job] = (Story([str(one) for one in tiles], instants(runs)), gave)
         return found
 
 
