@@ -128,6 +128,14 @@ async def test_what_happened_is_found_out(duly_lab: Callable[..., Opening]) -> N
         assert said[1].startswith("Decided by mechanism database")
 
 
+async def test_an_outage_is_looked_at_and_what_it_cost_is_run(duly_lab: Callable[..., Opening]) -> None:
+    async with duly_lab(sales(), at="2027-03-25T12:00:00Z") as t:
+        await t.outage(by="3d")
+        said = await Terminal(t, "after-an-outage.md").type_all()
+        assert "cause missed" in said[3]
+        assert [run["kind"] for run in await t.runs("nightly_sales")] == ["backfill"] * 3
+
+
 async def test_a_schedule_is_changed(duly_lab: Callable[..., Opening]) -> None:
     app = sales("30 1 * * *", catchup="all")
     async with duly_lab(app, at="2027-03-20T12:00:00Z") as t:
