@@ -29,6 +29,7 @@ class Stretch:
     now: datetime
     resumed_by_catchup: bool = False
     revision: int = 1
+    grace: timedelta = GRACE
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,49 +106,49 @@ def _stretch(catchup: str, overlap: str, given: Stretch, window: timedelta | Non
     if given.state == "paused":
         if not given.resumed_by_catchup or catchup == "none":
             return [Tile(given.now, "paused", len(owed))]  # the paused part itself, to the end of the pause
-        return _missed(catchup, owed, given.now)
+        return _missed(catchup, owed, given)
     if given.state == "busy":
-        return _busy(overlap, owed, given.now)
+        return _busy(overlap, owed, given)
     if window is None or catchup == "none":
-        return _missed(catchup, owed, given.now)
+        return _missed(catchup, owed, given)
     old = [at for at in owed if given.now - at > window]
     rest = owed[len(old) :]
     too_old = [Tile(old[-1], "window", len(old))] if old else []
-    return too_old + (_missed(catchup, rest, given.now) if rest else [])
+    return too_old + (_missed(catchup, rest, given) if rest else [])
 
 
-def _busy(overlap: str, owed: list[datetime], now: datetime) -> list[Tile]:
+def _busy(overlap: str, owed: list[datetime], given: Stretch) -> list[Tile]:
     if overlap == "allow":
         return [Tile(at, "on_time") for at in owed]  # each was decided when it was due
     if overlap == "skip":
         return [Tile(owed[-1], "overlap", len(owed))]
     if overlap == "queue":
-        return _each(owed, now)
-    return _newest("coalesced", owed, now)
+        return _each(owed, given)
+    return _newest("coalesced", owed, given)
 
 
-def _missed(catchup: str, owed: list[datetime], now: datetime) -> list[Tile]:
+def _missed(catchup: str, owed: list[datetime], given: Stretch) -> list[Tile]:
     if catchup == "all":
-        return _each(owed, now)
+        return _each(owed, given)
     if catchup == "latest":
-        return _newest("coalesced", owed, now)
-    if now - owed[-1] <= GRACE:
-        return _newest("missed", owed, now)
+        return _newest("coalesced", owed, given)
+    if given.now - owed[-1] <= given.grace:
+        return _newest("missed", owed, given)
     return [Tile(owed[-1], "missed", len(owed))]
 
 
-def _each(owed: list[datetime], now: datetime) -> list[Tile]:
+def _each(owed: list[datetime], given: Stretch) -> list[Tile]:
     """Only the newest can be on time: the grace of each other one ended when the next was due."""
-    return [Tile(at, "caught_up") for at in owed[:-1]] + [Tile(owed[-1], _label(owed[-1], now))]
+    return [Tile(at, "caught_up") for at in owed[:-1]] + [Tile(owed[-1], _label(owed[-1], given))]
 
 
-def _newest(cause: str, owed: list[datetime], now: datetime) -> list[Tile]:
+def _newest(cause: str, owed: list[datetime], given: Stretch) -> list[Tile]:
     """The newest runs, the others are one span; only a folded one lies in the run."""
-    run = Tile(owed[-1], _label(owed[-1], now))
+    run = Tile(owed[-1], _label(owed[-1], given))
     if len(owed) == 1:
         return [run]
     return [Tile(owed[-2], cause, len(owed) - 1, owed[-1] if cause == "coalesced" else None), run]
 
 
-def _label(at: datetime, now: datetime) -> str:
-    return "on_time" if now - at <= GRACE else "caught_up"
+def _label(at: datetime, given: Stretch) -> str:
+    return "on_time" if given.now - at <= given.grace else "caught_up"

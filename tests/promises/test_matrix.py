@@ -15,7 +15,7 @@ import pytest
 
 from duly import Duly, Run
 from duly.testing import Lab
-from promises.matrix_model import Instants, Stretch, Tile, answered, daily, hourly
+from promises.matrix_model import GRACE, Instants, Stretch, Tile, answered, daily, hourly
 from promises.stage import Hand, Open, at, decide, remember, rows
 
 PAIRS = [
@@ -45,6 +45,7 @@ class Situation:
     schedule: str = "30 * * * *"
     zone: str = "UTC"
     window: timedelta | None = None
+    grace: timedelta = GRACE
 
     @property
     def instants(self) -> Instants:
@@ -80,12 +81,18 @@ class Story:
 
 
 def declared(
-    schedule: str, zone: str, *, window: timedelta | None = None, answers: Answers = PAIRS
+    schedule: str,
+    zone: str,
+    *,
+    window: timedelta | None = None,
+    answers: Answers = PAIRS,
+    grace: timedelta = GRACE,
 ) -> tuple[Duly, Jobs]:
     """One job named after each pair, with its answers or others, and where each of them remembers its runs."""
     app, seen = Duly(), {}
     for pair, (catchup, overlap) in zip(PAIRS, answers, strict=True):
         more: dict[str, Any] = {"cancel_grace": "12h"} if overlap == "cancel" else {}
+        more["grace"] = grace
         if catchup != "none":
             more["catchup_window"] = window
         name = "-".join(pair)
@@ -175,6 +182,8 @@ DAILY = "30 2 * * *"
 SITUATIONS = {
     "outage": Situation(happens=outage),
     "outage_within_grace": Situation(happens=outage, late=IN_TIME),
+    "outage_with_a_long_grace": Situation(happens=outage, grace=timedelta(hours=3)),
+    "busy_with_a_long_grace": Situation(happens=busy, grace=timedelta(hours=3)),
     "busy": Situation(happens=busy),
     "busy_within_grace": Situation(happens=busy, late=IN_TIME),
     "busy_then_outage": Situation(happens=busy_then_outage),
@@ -216,13 +225,13 @@ def instants(found: Iterable[datetime]) -> list[str]:
 
 async def played(laboratory: Open, situation: Situation) -> dict[str, tuple[Story, Story]]:
     """What each pair has to give in a situation, and what it gave."""
-    app, seen = declared(situation.schedule, situation.zone, window=situation.window)
+    app, seen = declared(situation.schedule, situation.zone, window=situation.window, grace=situation.grace)
     by_hand = situation.happens in (busy, busy_then_outage)
     async with laboratory(app, at=situation.begin) as t:
         scene = Scene(t, situation, seen)
         await t.advance(to=scene.first + SHORTLY, worker=not by_hand)
         happened = [Stretch(instants=[scene.first], state="up", now=scene.first)]
-        happened += await situation.happens(scene)
+        happened += [replace(one, grace=situation.grace) for one in await situation.happens(scene)]
         await t.advance(to=scene.last + IN_TIME)
         happened.append(Stretch(instants=[scene.last], state="up", now=scene.last))
         assert (await t.audit()).totals.owed == 0
