@@ -40,6 +40,8 @@ class Temporal:
     def _read(self) -> dict[str, Any]:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
+        while line and not line.startswith("{"):  # what its libraries print is not ours to read
+            line = self._process.stdout.readline()
         if not line:
             raise Missing(f"its worker ended with {self._process.wait(timeout=30)}; standard error says why")
         return dict(json.loads(line))

@@ -234,24 +234,28 @@ class Ledger:
         self, connection: Connection, cursors: Sequence[Row], rules: Sequence[Row]
     ) -> dict[int, int]:
         """Live runs of any kind, asked only of jobs that bound them; each such job is named."""
-        asked = {
-            row["job_id"]: 0
-            for row in (*cursors, *rules)
-            if isinstance(policy := self._policies.get(row["policy_id"]), Policy)
-            and policy.max_running is not None
+        bounding = {
+            key
+            for key in {row["policy_id"] for row in (*cursors, *rules)}
+            if isinstance(policy := self._policies.get(key), Policy) and policy.max_running is not None
         }
-        if asked:
-            rows = await self.database.rows(connection, "records", "live_runs", job_ids=list(asked))
-            asked |= {row["job_id"]: row["live"] for row in rows}
-        return asked
+        if not bounding:
+            return {}
+        asked = {row["job_id"]: 0 for row in (*cursors, *rules) if row["policy_id"] in bounding}
+        rows = await self.database.rows(connection, "records", "live_runs", job_ids=list(asked))
+        return asked | {row["job_id"]: row["live"] for row in rows}
 
     async def _live_caught_up(self, connection: Connection, due: Sequence[Due]) -> dict[int, int]:
         """Live caught-up runs, asked only of jobs that may have several and have fallen behind."""
+        several = {
+            key
+            for key in {one.row["policy_id"] for one in due}
+            if isinstance(policy := self._policies.get(key), Policy) and not policy.exclusive
+        }
         asked = [
             one.job_id
             for one in due
-            if isinstance(policy := self._policies.get(one.row["policy_id"]), Policy)
-            and not policy.exclusive
+            if one.row["policy_id"] in several
             and one.row["due_at"] is not None
             and one.row["now"] - one.row["due_at"] > timedelta(seconds=1)
         ]

@@ -51,9 +51,7 @@ def _punctual(standing: Standing, budget: int) -> Plan | None:
     It is what :func:`_in_full` answers then, at a fraction of its cost; None wherever there is more to ask.
     """
     [rule, *later] = standing.rules
-    if later or rule.until_at is not None or rule.paused or rule.removed or rule.poisoned or budget <= 0:
-        return None
-    if rule.exclude is not None or standing.foreign:
+    if later or rule.punctual is None or budget <= 0 or standing.foreign:
         return None
     cursor_at, now, policy = standing.cursor_at, standing.now, rule.policy
     if standing.live or (standing.seen_at is not None and standing.seen_at > cursor_at):
@@ -61,10 +59,10 @@ def _punctual(standing: Standing, budget: int) -> Plan | None:
     if policy.max_running is not None and standing.live_runs >= policy.max_running:
         return None
     due = rule.next(cursor_at)
-    if due is None or due > now or policy.window is not None:
+    if due is None or due > now:
         return None
     following = rule.next(due)
-    if (following is not None and following <= now) or now - due > timedelta(seconds=policy.patience):
+    if (following is not None and following <= now) or now - due > rule.punctual:
         return None
     run = PlannedRun(scheduled_at=due, lo=cursor_at, verdict="on_time", rule=rule, count=1, first=due)
     following = _spread(standing, rule, following)

@@ -42,6 +42,8 @@ class Rule:
     exclude: Schedule | None = None
     skips: Mapping[datetime, tuple[str, str | None]] = field(default_factory=dict, repr=False, compare=False)
     kept: Schedule = field(init=False, repr=False, compare=False)
+    punctual: timedelta | None = field(init=False, repr=False, compare=False)
+    """How late is on time, where nothing more is to be asked of an occurrence than that; else None."""
     _known: dict[datetime, datetime | None] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -49,6 +51,9 @@ class Rule:
     def __post_init__(self) -> None:
         kept = self.schedule if self.exclude is None else difference(self.schedule, self.exclude)
         object.__setattr__(self, "kept", kept)
+        more = self.until_at or self.paused or self.removed or self.poisoned or self.exclude is not None
+        plain = not more and self.policy.window is None
+        object.__setattr__(self, "punctual", timedelta(seconds=self.policy.patience) if plain else None)
 
     def barred(self, after: datetime, until: datetime) -> datetime | None:
         """The first nominal instant in ``(after, until]`` that ``exclude`` takes out: it gets a verdict, never a run.
@@ -189,7 +194,8 @@ class Plan:
     @property
     def amended(self) -> bool:
         """Does a pause or a person's skip concern what comes after the cursor?"""
-        return self.rule.paused or any(at > self.cursor_at for at in self.rule.skips)
+        rule = self.rule
+        return rule.paused or (bool(rule.skips) and any(at > self.cursor_at for at in rule.skips))
 
     @property
     def moved(self) -> bool:

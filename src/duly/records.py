@@ -290,8 +290,11 @@ def plan_arrays(
         **_run_arrays([(p, run) for p in plans for run in p.runs]),
         **_span_arrays([(p, span) for p in plans for span in p.spans]),
         **_timer_arrays([p for p in plans if p.timer_at], consumed),
-        **_event_arrays([event for p in plans for event in _events(p, consumed.get(p.standing.job_id))]),
+        **_event_arrays(_told(plans, consumed) if consumed else []),
     }
+
+
+_Event = tuple[int, datetime, int, str, Any]
 
 
 def _cursor_arrays(plans: Sequence[Plan]) -> dict[str, list[Any]]:
@@ -357,7 +360,11 @@ def _late_at(plan: Plan) -> datetime | None:
     return plan.spans[-1].hi if plan.spans and not plan.runs else None
 
 
-def _events(plan: Plan, timer: Mapping[str, Any] | None) -> Iterator[tuple[int, datetime, int, str, Any]]:
+def _told(plans: Sequence[Plan], consumed: Mapping[int, Mapping[str, Any]]) -> list[_Event]:
+    return [event for p in plans for event in _events(p, consumed.get(p.standing.job_id))]
+
+
+def _events(plan: Plan, timer: Mapping[str, Any] | None) -> Iterator[_Event]:
     """What the history of a durable job says of a plan that its timer led to."""
     job_id, late_at = plan.standing.job_id, _late_at(plan)
     if timer is None:
@@ -370,7 +377,7 @@ def _events(plan: Plan, timer: Mapping[str, Any] | None) -> Iterator[tuple[int, 
             yield job_id, late_at, 2, "timer", {"fires_at": text(plan.timer_at)}
 
 
-def _event_arrays(events: Sequence[tuple[int, datetime, int, str, Any]]) -> dict[str, list[Any]]:
+def _event_arrays(events: Sequence[_Event]) -> dict[str, list[Any]]:
     return {
         "event_job_id": [event[0] for event in events],
         "event_at": [event[1] for event in events],
