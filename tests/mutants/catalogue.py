@@ -232,7 +232,7 @@ MUTANTS: Sequence[Mutant] = (
         "planner.py",
         "tests/postgres/test_zonedata.py::test_a_process_with_older_zone_data_does_not_decide",
         ("    if standing.foreign:\n", "    if False:\n"),
-        ("    if rule.exclude is not None or standing.foreign:\n", "    if rule.exclude is not None:\n"),
+        ("budget <= 0 or standing.foreign:\n", "budget <= 0:\n"),
     ),
     _m(
         "an exclusive job does not take its place",
