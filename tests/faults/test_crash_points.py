@@ -139,6 +139,8 @@ def die(stage: Stage, point: str) -> None:
             stage.killed("task.began:kill")
         stage.killed(f"{point}:kill")
     stage.up().ready()
+    # In an empty database nothing is due yet, and all of that is settled.
+    wait_until(stage.marks.exists, seconds=40)
     stage.settled()
 
 
