@@ -11,7 +11,7 @@ import signal
 import subprocess
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -25,6 +25,7 @@ from duly.clock import Clock
 from duly.crash import POINTS
 from duly.postgres import Database
 from tests.conftest import TestServer, wait_until
+from tests.faults.aside import under_way
 from tests.faults.processes import DULY, Loop
 
 APP = str(Path(__file__).with_name("cuts.py"))
@@ -238,14 +239,8 @@ def played(
 ) -> Iterator[Mapping[str, Future[None]]]:
     """The cases that were asked for, under way."""
     folder = tmp_path_factory.mktemp("crash")
-    here = [item for item in request.session.items if item.path == request.path]
-    wanted = [item.callspec.params["case"] for item in here if hasattr(item, "callspec")]
-    with ThreadPoolExecutor(AT_ONCE) as threads:
-        yield {
-            case: threads.submit(play, case, server, folder / str(number))
-            for number, case in enumerate(wanted)
-        }
-        threads.shutdown(cancel_futures=True)
+    with under_way(request, play, server, folder, at_once=AT_ONCE) as cases:
+        yield cases
 
 
 @pytest.mark.parametrize("case", CASES)

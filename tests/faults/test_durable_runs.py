@@ -13,7 +13,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from duly.catalog import Catalog
 from duly.clock import Clock
 from duly.postgres import Database
 from tests.conftest import TestServer, wait_until
+from tests.faults.aside import under_way
 from tests.faults.processes import DULY, Loop, duly
 from tests.faults.remembering import app
 from tests.faults.test_crash_points import stopped
@@ -220,14 +221,8 @@ def played(
 ) -> Iterator[Mapping[str, Future[None]]]:
     """The cases that were asked for, under way."""
     folder = tmp_path_factory.mktemp("durable")
-    here = [item for item in request.session.items if item.path == request.path]
-    wanted = [item.callspec.params["case"] for item in here if hasattr(item, "callspec")]
-    with ThreadPoolExecutor(AT_ONCE) as threads:
-        yield {
-            case: threads.submit(play, case, server, folder / str(number))
-            for number, case in enumerate(wanted)
-        }
-        threads.shutdown(cancel_futures=True)
+    with under_way(request, play, server, folder, at_once=AT_ONCE) as cases:
+        yield cases
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -12,7 +12,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -29,6 +29,7 @@ from duly.jobs import make_job
 from duly.postgres import Database
 from duly.schedules import Schedule, every, never
 from tests.conftest import TestServer, wait_until
+from tests.faults.aside import under_way
 from tests.faults.processes import Loop
 from tests.faults.proxy import Proxy, proxy
 from tests.faults.test_leader import leads
@@ -259,14 +260,8 @@ def played(
 ) -> Iterator[Mapping[str, Future[None]]]:
     """The cases that were asked for, under way."""
     folder = tmp_path_factory.mktemp("windows")
-    here = [item for item in request.session.items if item.path == request.path]
-    wanted = [item.callspec.params["case"] for item in here if hasattr(item, "callspec")]
-    with ThreadPoolExecutor(AT_ONCE) as threads:
-        yield {
-            case: threads.submit(play, case, server, folder / str(number))
-            for number, case in enumerate(wanted)
-        }
-        threads.shutdown(cancel_futures=True)
+    with under_way(request, play, server, folder, at_once=AT_ONCE) as cases:
+        yield cases
 
 
 @pytest.mark.parametrize("case", CASES)
