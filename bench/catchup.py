@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,15 +13,14 @@ import psycopg
 
 from bench.idle import memory
 from bench.measure import Document, Server, percentile, progress, server, statements
+from bench.within import serving
 from duly.catalog import Catalog
 from duly.clock import Clock
 from duly.executors.in_process import Task
 from duly.jobs import Job, make_job
-from duly.loops import serve
 from duly.postgres import Database
 from duly.run import Run
 from duly.schedules import every
-from duly.settings import Settings
 
 FIRST = datetime(2024, 1, 1, tzinfo=UTC)
 SETTLING = 3.0
@@ -127,20 +125,5 @@ def _up(url: str, lags: list[float]) -> Iterator[None]:
     async def beat(run: Run) -> None:
         lags.append(time.time() - run.scheduled_at.timestamp())
 
-    stop = threading.Event()
-    given = {
-        "stop": stop,
-        "url": url,
-        "settings": Settings(),
-        "clock": Clock(),
-        "tasks": {"noop": Task.of(noop, "noop"), "beat": Task.of(beat, "beat")},
-        "only": frozenset[str](),
-        "sink": lambda _: None,
-    }
-    thread = threading.Thread(target=serve, args=("up",), kwargs=given)
-    thread.start()
-    try:
+    with serving("up", url, {"noop": Task.of(noop, "noop"), "beat": Task.of(beat, "beat")}):
         yield
-    finally:
-        stop.set()
-        thread.join()

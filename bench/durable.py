@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -15,15 +14,14 @@ import psycopg
 
 from bench.measure import Document, Server, progress, server, statements
 from bench.temporal import Missing, Temporal, temporal
+from bench.within import serving
 from duly.catalog import Catalog
 from duly.client import Client
 from duly.clock import Clock
 from duly.executors.in_process import Task
 from duly.jobs import make_job
-from duly.loops import serve
 from duly.postgres import Database
 from duly.run import Run
-from duly.settings import Settings
 
 LOOK = 0.02
 LONGEST = 600.0
@@ -136,21 +134,5 @@ def _worker(url: str, concurrency: int) -> Iterator[None]:
     async def one_step(run: Run) -> int:
         return await run.step(step)
 
-    stop = threading.Event()
-    given = {
-        "stop": stop,
-        "url": url,
-        "settings": Settings(),
-        "clock": Clock(),
-        "tasks": {"one-step": Task.of(one_step, "one-step")},
-        "concurrency": concurrency,
-        "only": frozenset[str](),
-        "sink": lambda _: None,
-    }
-    thread = threading.Thread(target=serve, args=("worker",), kwargs=given)
-    thread.start()
-    try:
+    with serving("worker", url, {"one-step": Task.of(one_step, "one-step")}, concurrency=concurrency):
         yield
-    finally:
-        stop.set()
-        thread.join()
