@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 import psycopg
 
 from bench.idle import memory
-from bench.measure import Document, Server, percentile, progress, server, statements
+from bench.measure import Document, Server, ended, percentile, progress, server, statements
 from bench.within import serving
 from duly.catalog import Catalog
 from duly.clock import Clock
@@ -56,7 +56,7 @@ def measure(given: argparse.Namespace) -> Document:
 def _note(own: Server, given: argparse.Namespace, mode: str, document: Document) -> None:
     url = own.create("catchup")
     asyncio.run(_register(url, 0 if mode == "reference" else given.n, given.control))
-    lags: list[float] = []
+    lags: list[tuple[float, float]] = []
     with psycopg.connect(url, autocommit=True) as direct, psycopg.connect(url, autocommit=True) as pinning:
         direct.execute(statements("catchup")["age"])
         with _up(url, lags):
@@ -64,12 +64,12 @@ def _note(own: Server, given: argparse.Namespace, mode: str, document: Document)
             if mode == "pinned":
                 pinning.execute(statements("catchup")["pin"])
                 pinning.execute(statements("catchup")["look"])
-            lags.clear()
-            before, held, began = _caught_up(direct), memory(), time.monotonic()
+            before, held, began, since = _caught_up(direct), memory(), time.monotonic(), time.time()
             time.sleep(given.seconds)
-            found = [lag * 1000 for lag in lags]
             caught_up = (_caught_up(direct) - before) / (time.monotonic() - began)
             grown = memory() - held
+            ended(direct, "control-%", since + given.seconds)
+        found = [1000 * lag for at, lag in lags if since <= at < since + given.seconds]
     expected = given.control / 60 * given.seconds
     if len(found) < 0.9 * expected - 1:
         raise AssertionError(f"{mode}: {len(found)} runs of the control group in place of {expected:g}")
@@ -106,7 +106,8 @@ async def _register(url: str, backlog: int, control: int) -> None:
             f"control-{k:05}",
             schedule=every(seconds=60, anchor=FIRST + timedelta(milliseconds=60_000 * k // control)),
             task={"kind": "python", "name": "beat"},
-            catchup="latest",
+            catchup="all",  # and late ones too, so that every instant of the window is in the figures
+            overlap="allow",
         )
         for k in range(control)
     ]
@@ -116,14 +117,15 @@ async def _register(url: str, backlog: int, control: int) -> None:
 
 
 @contextmanager
-def _up(url: str, lags: list[float]) -> Iterator[None]:
+def _up(url: str, lags: list[tuple[float, float]]) -> Iterator[None]:
     """One process as ``duly up`` makes it; each run of the control group notes how late it began."""
 
     async def noop() -> None:
         """The backlog's task."""
 
     async def beat(run: Run) -> None:
-        lags.append(time.time() - run.scheduled_at.timestamp())
+        at = run.scheduled_at.timestamp()
+        lags.append((at, time.time() - at))
 
     with serving("up", url, {"noop": Task.of(noop, "noop"), "beat": Task.of(beat, "beat")}):
         yield

@@ -17,7 +17,7 @@ from typing import Any
 
 import psycopg
 
-from bench.measure import Document, Server, progress, server, statements
+from bench.measure import Document, Server, progress, server, statements, until
 from bench.processes import registered, served
 from duly.errors import DefinitionError
 from duly.jobs import make_job
@@ -149,6 +149,7 @@ def _killed(own: Server, given: argparse.Namespace, mechanism: str) -> Kill:
         within = _bound(given, mechanism) + SLACK
         _seen(direct, "lead", within, mechanism=mechanism)
         time.sleep(WARM + given.seconds)
+        _fires(direct, "fired", given.seconds)
         pid = int(_seen(direct, "lead", within, mechanism=mechanism))
         killed = _kill(next(process for process in running if process.pid == pid))
         asked = {"mechanism": mechanism, "pid": pid, "killed": killed}
@@ -175,9 +176,20 @@ def _seen(direct: Direct, name: str, within: float, **given: object) -> Any:
     raise AssertionError(f"nothing took over within {within:g} s ({name}, {given})")
 
 
+def _fires(direct: Direct, name: str, seconds: float) -> None:
+    """Wait until something fired in the later half of the window before now: nobody is killed in a standstill."""
+    until(lambda: _last(direct, name) > time.time() - seconds / 2, SLACK, "a firing before the kill")
+
+
+def _last(direct: Direct, name: str) -> float:
+    """When something fired last, in seconds since 1970; 0 if nothing has."""
+    return max((float(at) for at, _ in direct.execute(statements("failover")[name])), default=0.0)
+
+
 def _watched(direct: Direct, name: str, killed: float, followed: float, seconds: float) -> Kill:
     """Look on for so many seconds after the take-over."""
     time.sleep(max(0.0, followed + seconds - time.time()))
+    until(lambda: _last(direct, name) >= killed, SLACK, "a firing after the kill")
     ended = time.time()
     fired = [(float(at), float(late)) for at, late in direct.execute(statements("failover")[name])]
     return Kill(killed=killed, followed=followed, ended=ended, fired=fired)
@@ -193,6 +205,7 @@ def _loops(own: Server, given: argparse.Namespace) -> Kill:
         direct.execute(statements("failover")["table"])
         with _looping(url, given.n) as running:
             time.sleep(WARM + given.seconds)
+            _fires(direct, "beaten", given.seconds)
             backend = int(_seen(direct, "holder", SLACK))
             killed = _kill(running[0])
             followed = float(_seen(direct, "beaten_by_other", SLACK, pid=backend))

@@ -7,7 +7,8 @@ import platform
 import re
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
@@ -90,6 +91,27 @@ def percentile(values: Sequence[float], share: float) -> float:
     """The smallest value that at least ``share`` of the values do not exceed."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, max(0, -int(-share * len(ordered) // 1) - 1))]
+
+
+def until(predicate: Callable[[], bool], within: float, awaited: str) -> None:
+    """Wait for something that a loaded machine may be slow to do, so that a figure never lacks what was late."""
+    deadline = time.monotonic() + within
+    while not predicate():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"{awaited}: not within {within:g} s")
+        time.sleep(0.05)
+
+
+def ended(direct: psycopg.Connection[Any], jobs: str, before: float, within: float = 60.0) -> None:
+    """Wait until every instant of these jobs (a pattern of SQL) before a time is decided, and its run has ended."""
+    asked = {"jobs": jobs, "before": before}
+    query = statements("measure")["owed"]
+
+    def nothing_owed() -> bool:
+        row = direct.execute(query, asked).fetchone()
+        return row is not None and row[0] == 0
+
+    until(nothing_owed, within, f"the runs of {jobs} that were due")
 
 
 def progress(line: str) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psycopg
 
-from bench.measure import Document, Server, percentile, progress, server, statements
+from bench.measure import Document, Server, ended, percentile, progress, server, statements
 from bench.processes import registered, served
 
 APP = Path(__file__).parent / "steady_jobs.py"
@@ -88,9 +88,12 @@ def _served(own: Server, n: int, seconds: float, out: Path, roles: Sequence[str]
     if roles[0] != "up":
         registered(url, APP, environment)
     # Only the worker's process writes its lags down, when it has ended.
-    with served(url, roles, APP, environment | {"BENCH_OUT": str(out)}):
+    with (
+        psycopg.connect(url, autocommit=True) as direct,
+        served(url, roles, APP, environment | {"BENCH_OUT": str(out)}),
+    ):
         since = time.time() + WARM
         time.sleep(WARM + seconds)
-        until = since + seconds
-        time.sleep(0.3)
-    return [lag for at, lag in json.loads(out.read_text(encoding="utf-8")) if since <= at < until]
+        before = since + seconds
+        ended(direct, "tick-%", before)
+    return [lag for at, lag in json.loads(out.read_text(encoding="utf-8")) if since <= at < before]

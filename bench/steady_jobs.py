@@ -31,7 +31,8 @@ for k in range(N):
             f"tick-{k:05d}",
             schedule=every(seconds=1, anchor=FIRST + timedelta(milliseconds=1000 * k // N)),
             task={"kind": "python", "name": "tick"},
-            catchup="latest",
+            catchup="all",  # and late ones too, so that every instant of the window is in the figures
+            overlap="allow",
         )
     )
 
