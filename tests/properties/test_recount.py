@@ -258,9 +258,9 @@ def test_what_cannot_be_read_is_said_and_never_counted_as_nothing(definition: di
 def test_a_year_of_seconds_is_counted_at_once() -> None:
     a, b = datetime(2027, 1, 1, tzinfo=UTC), datetime(2028, 1, 1, tzinfo=UTC)
     definition = schedules.cron("* * * * * *", "Europe/Berlin").definition()
-    begin = time.perf_counter()
+    begin = time.process_time()
     assert recount(definition, a, b) == 365 * 86_400
-    assert time.perf_counter() - begin < 1.0
+    assert time.process_time() - begin < 1
 
 
 @settings(max_examples=120, deadline=None)

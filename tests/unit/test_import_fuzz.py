@@ -217,9 +217,9 @@ def test_an_ordinary_crontab_comes_back_whole() -> None:
 
 def test_a_long_crontab_is_read_in_time_that_grows_with_its_lines() -> None:
     lines = 20_000
-    begun = time.monotonic()
+    begun = time.process_time()
     found = read("*/5 * * * * run\n" * lines, file="crontab", catchup="none", comparing=True, at=AT)
-    assert time.monotonic() - begun < 20
+    assert time.process_time() - begun < 20
     assert len(found.entries) == lines
     assert found.entries[-1].name == f"run-{lines}"
 

@@ -94,8 +94,8 @@ def test_the_edges_of_the_day_belong_to_it_once() -> None:
 
 def test_ten_thousand_jobs_are_looked_at_in_bounded_time() -> None:
     jobs = [Subject(name=f"j{n}", schedule=cron(f"{n % 60} {n % 24} * * *"), work=[n]) for n in range(10_000)]
-    begun = time.monotonic()
+    begun = time.process_time()
     found = look_at_all(jobs, AT)
-    assert time.monotonic() - begun < 10
+    assert time.process_time() - begun < 10
     assert sum(found.pressure.counts) == 10_000
     assert found.document()["pressure"]["starts"] == 10_000
