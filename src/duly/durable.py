@@ -10,7 +10,6 @@ from __future__ import annotations
 import inspect
 import json
 import threading
-from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -70,27 +69,39 @@ class Memory:
     """
 
     def __init__(self, tills: Tills, claimed: Claimed, worker: UUID, effects: Effects) -> None:
+        # Each attempt has one and few ever ask it anything: what only those need is made when they ask.
         self.tills = tills
-        self.run = claimed.id
-        self.attempt = claimed.attempt
         self.over: Suspended | StepMismatch | None = None
+        self._claimed = claimed
+        self._worker = worker
         self._effects = effects
-        effects.check = self._before_transaction
-        self._job = claimed.job
-        self._key: dict[str, object] = {
-            "job_id": claimed.key.job_id,
-            "scheduled_at": claimed.key.scheduled_at,
-            "trigger_id": claimed.key.trigger_id,
-        }
-        self._fence: dict[str, object] = {**self._key, "attempt": claimed.attempt, "worker": worker}
         self._entries: list[Entry] = []
         self._loaded = False
         self._seq = self._size = self._place = 0
         self._asked: list[str] = []
-        self._ordinals: Counter[str] = Counter()
+        self._ordinals: dict[str, int] = {}
         self._failed: tuple[str, Exception] | None = None  # a step whose error the task may have caught
         self._turn = threading.Lock()
         self._previous: Sequence[Previous | None] = ()
+
+    @property
+    def run(self) -> str:
+        """The run's address."""
+        return self._claimed.id
+
+    @property
+    def attempt(self) -> int:
+        """The number of the attempt."""
+        return self._claimed.attempt
+
+    @property
+    def _key(self) -> dict[str, object]:
+        key = self._claimed.key
+        return {"job_id": key.job_id, "scheduled_at": key.scheduled_at, "trigger_id": key.trigger_id}
+
+    @property
+    def _fence(self) -> dict[str, object]:
+        return {**self._key, "attempt": self.attempt, "worker": self._worker}
 
     # ------------------------------------------------------------------ what a run asks for
 
@@ -146,7 +157,9 @@ class Memory:
         return self._previous
 
     def _seen(self, row: Row) -> Previous:
-        return Previous(id=run_id(self._job, row["scheduled_at"], row["trigger_id"]), result=row["result"])
+        return Previous(
+            id=run_id(self._claimed.job, row["scheduled_at"], row["trigger_id"]), result=row["result"]
+        )
 
     async def look_back(self) -> None:
         """Ask for the previous run before the task begins, on the worker's loop, which must not be blocked."""
@@ -163,7 +176,7 @@ class Memory:
             except StepMismatch as mismatch:
                 self.over = mismatch
 
-    async def _before_transaction(self, hand: Hand) -> None:
+    async def before_transaction(self, hand: Hand) -> None:
         """The run is about to end with its transaction: raises what :meth:`close` would find; RunError in a step."""
         if self.over is not None:
             raise self.over
@@ -206,15 +219,15 @@ class Memory:
     def _label(self, name: str, key: object) -> str:
         """``NAME#1`` for the first of that name, or ``NAME:KEY``; once more after a failure is ``NAME:KEY~2``."""
         if key is None:
-            self._ordinals[name] += 1
-            return f"{name}#{self._ordinals[name]}"
+            ordinal = self._ordinals[name] = self._ordinals.get(name, 0) + 1
+            return f"{name}#{ordinal}"
         label = f"{name}:{key}"
         if len(label) > _KEY_LIMIT or not label.isprintable():
             raise RunError(
                 f"run {self.run}: {label!r:.60} is no key of a step",
                 hint=f"a key is at most {_KEY_LIMIT} printable characters, such as the number of a customer",
             )
-        tries = self._ordinals[label] = self._ordinals[label] + 1
+        tries = self._ordinals[label] = self._ordinals.get(label, 0) + 1
         if tries > 1 and not self._may_repeat(label, tries - 1):
             raise RunError(
                 f"run {self.run} asks for step {label} twice",
@@ -296,7 +309,7 @@ class Memory:
         return self._append(seq, "step", label, data)
 
     def _plain(self, label: str, value: Any) -> Any:
-        return plain_json(value, RESULT_LIMIT, f"the result of step {label} of job {self._job!r}")
+        return plain_json(value, RESULT_LIMIT, f"the result of step {label} of job {self._claimed.job!r}")
 
     def _check_room(self) -> None:
         if self._seq >= EVENTS_LIMIT or self._size >= HISTORY_LIMIT:

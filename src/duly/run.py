@@ -130,7 +130,7 @@ class Run:
         Raises Fenced at the end of the block when this attempt has lost its run, and RunError when the attempt
         has had its transaction already; what the block itself raises rolls it back and is raised on.
         """
-        return Block(self._effects(), idle)
+        return Block(self._effects(), idle, self.memory.before_transaction if self.memory else None)
 
     def result(self, value: Any) -> None:
         """Let ``value`` be the run's result that :meth:`transaction` commits: JSON, at most 256 KiB.

@@ -51,6 +51,7 @@ PAUSE = 0.2
 
 Asynchronous = psycopg.AsyncConnection[Any]
 Synchronous = psycopg.Connection[Any]
+Check = Callable[["Hand"], Coroutine[Any, Any, None]]
 
 
 class Tills:
@@ -121,8 +122,7 @@ class Tills:
 class Effects:
     """What one attempt commits: at most one transaction, and with it the run's completion.
 
-    ``finished`` is what the ledger recorded, once the transaction has been committed. ``check`` is asked before it
-    begins and raises where the run may not end yet.
+    ``finished`` is what the ledger recorded, once the transaction has been committed.
     """
 
     def __init__(self, tills: Tills, claimed: Claimed, worker: UUID) -> None:
@@ -131,7 +131,6 @@ class Effects:
         self.finished: Finished | None = None
         self.busy = False
         self.hand: Hand | None = None
-        self.check: Callable[[Hand], Coroutine[Any, Any, None]] = _unchecked
         self._ended = Ended(
             key=claimed.key, attempt=claimed.attempt, worker=worker, outcome="succeeded", delay=None
         )
@@ -170,10 +169,14 @@ async def _unchecked(hand: Hand) -> None:
 
 
 class Block(AbstractAsyncContextManager[Asynchronous], AbstractContextManager[Synchronous]):
-    """``async with`` in an ``async def`` task, ``with`` in a plain one; entered once."""
+    """``async with`` in an ``async def`` task, ``with`` in a plain one; entered once.
 
-    def __init__(self, effects: Effects, idle: float) -> None:
+    ``check`` is asked before the transaction begins and raises where the run may not end yet.
+    """
+
+    def __init__(self, effects: Effects, idle: float, check: Check | None) -> None:
         self._effects = effects
+        self._check = check or _unchecked
         self._bounds = _bounds(idle)
         self._hand: Hand | None = None
 
@@ -181,7 +184,7 @@ class Block(AbstractAsyncContextManager[Asynchronous], AbstractContextManager[Sy
         self._effects.begin()
         try:
             self._hand = self._effects.hand = await waiting_hand(self._effects.tills)
-            await self._effects.check(self._hand)
+            await self._check(self._hand)
             await _begin(self._hand, self._bounds)
         except BaseException:
             self._effects.busy = False
@@ -202,7 +205,7 @@ class Block(AbstractAsyncContextManager[Asynchronous], AbstractContextManager[Sy
         self._effects.begin()
         try:
             self._hand = self._effects.hand = blocking_hand(self._effects.tills)
-            driven(self._effects.check(self._hand))
+            driven(self._check(self._hand))
             driven(_begin(self._hand, self._bounds))
         except BaseException:
             self._effects.busy = False

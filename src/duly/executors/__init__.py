@@ -43,6 +43,10 @@ class Stop:
         if self.reason is not None:
             listener()
 
+    def over(self) -> None:
+        """Call nobody any more: the attempt has ended. What listened refers to this stop, and is free at once so."""
+        self._listeners.clear()
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Output:

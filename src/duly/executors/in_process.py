@@ -230,7 +230,9 @@ async def _end_of(work: asyncio.Future[Any], run: Run, stop: Stop, cancel_grace:
 
     work.add_done_callback(done)
     stop.then(stopped)
-    if await over:
+    early = await over
+    stop.over()
+    if early:
         return Ending(stopped=True, leftover=None if work.done() else work)
     return ending(run.job, _value_of(work))
 
