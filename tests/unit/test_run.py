@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import contextvars
 import functools
+import gc
 import logging
 from dataclasses import replace
 from datetime import timedelta
 from itertools import islice
-from typing import Any
+from typing import Any, cast
+from uuid import uuid4
+from weakref import ref
 
 import pytest
 
 import duly.run
+from duly.durable import Memory
 from duly.executors import Ending, Stop, ending
 from duly.executors.in_process import Task, run_task
 from duly.faults import MESSAGE_LIMIT, TRACE_LIMIT, described
 from duly.jobs import DataInterval, make_policy
 from duly.ledger import Claimed, Key
+from duly.postgres import Database
 from duly.run import Run
 from duly.schedules import Schedule, cron, every, never
+from duly.transactions import Effects, Tills
 from unit.attempts import NIGHT, at_work
 
 DAY = timedelta(days=1)
@@ -191,3 +197,23 @@ def test_a_result_is_what_json_gives_back() -> None:
     error = ending("j", object()).error
     assert error is not None
     assert (error["class"], "'j'" in error["message"]) == ("NotJSON", True)
+
+
+async def test_an_attempt_that_has_ended_leaves_nothing_for_the_collector_of_cycles() -> None:
+    async def task(run: Run) -> None:
+        run.transaction()
+
+    async def attempt() -> list[ref[Any]]:
+        one, stop = claimed(attempt=1, args={}), Stop()
+        effects = Effects(Tills(cast(Database, None), size=1), one, uuid4())
+        memory = Memory(effects.tills, one, uuid4(), effects)
+        run = Run.of(one, effects, memory, lambda: stop.reason is not None)
+        async with at_work() as threads:
+            assert await run_task(Task.of(task, "t"), run, stop, threads) == Ending()
+        return [ref(effects), ref(memory), ref(stop)]
+
+    gc.disable()
+    try:
+        assert [one() for one in await attempt()] == [None, None, None]
+    finally:
+        gc.enable()
