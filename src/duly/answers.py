@@ -27,6 +27,7 @@ class RunInfo:
     scheduled_at: datetime
     kind: str
     state: str
+    reason: str | None
     verdict: str | None
     attempt: int
     max_attempts: int

@@ -1,5 +1,5 @@
--- What people read: the audit's way through the ledger, explain, the lists of jobs and runs, and who is there and who
--- leads. Nothing is written here.
+-- What people read: the audit's way through the ledger, explain, the lists of jobs and runs, who could take what waits,
+-- and who is there and who leads. Nothing is written here.
 
 -- name: audit_jobs
 -- One page of jobs, removed ones included, each with its cursor.
@@ -104,7 +104,9 @@ select page.id, page.namespace, page.name, page.owner, page.source, page.generat
        case when policies.definition ->> 'max_running' is not null
             then (select count(runs.job_id) from duly.runs
                    where runs.job_id = page.id and runs.state in ('queued', 'running', 'asleep', 'parked')) end as live_runs,
-       place.cancel_at as live_asked_at
+       place.cancel_at as live_asked_at, waiting.scheduled_at as waiting_at, waiting.trigger_id as waiting_trigger,
+       coalesce(waiting.queue, case when starts.durable then policies.queue end) as wanted_queue,
+       coalesce(waiting.task, case when starts.durable then policies.task end) as wanted_task
   from page
   join lateral (
        select revisions.revision, revisions.from_at, revisions.author, revisions.args, revisions.paused,
@@ -118,6 +120,18 @@ select page.id, page.namespace, page.name, page.owner, page.source, page.generat
   left join duly.cursors on cursors.job_id = page.id
   left join duly.runs as place
     on place.job_id = page.id and place.scheduled_at = cursors.live_at and place.trigger_id = cursors.live_trigger
+  left join lateral (
+       select runs.scheduled_at, runs.trigger_id, runs.queue, runs.task
+         from duly.runs
+        where runs.job_id = page.id
+          and runs.state in ('queued', 'running', 'asleep', 'parked')
+          and (runs.state = 'queued'
+               or runs.state = 'asleep' and runs.waits_for <> 'place'
+                  and runs.available_at <= duly.now(%(at)s::timestamptz, %(shift)s::double precision))
+        order by runs.scheduled_at
+        limit 1) as waiting on true
+ cross join lateral (
+       select policies.mechanism = 'durable' and cursors.live_at is null as durable) as starts
  order by page.name, page.id
 
 -- name: listed_revisions
@@ -141,6 +155,27 @@ select count(processes.id) filter (where processes.role in ('up', 'scheduler')) 
               where lease_beats.expires_at > duly.clock(%(at)s::timestamptz, %(shift)s::double precision)) as led
   from duly.processes
  where processes.expires_at > duly.clock(%(at)s::timestamptz, %(shift)s::double precision)
+
+-- name: takers
+-- For each queue and task (null: one that needs no code) how many workers live, how many of them serve the queue, how
+-- many have the code, and how many both. One that has not told what it takes counts for all.
+with living as materialized (
+    select processes.id, processes.queues, processes.tasks
+      from duly.processes
+     where processes.role in ('up', 'worker')
+       and processes.expires_at > duly.clock(%(at)s::timestamptz, %(shift)s::double precision)
+)
+select wanted.place, wanted.queue, wanted.task, count(living.id) as workers,
+       count(living.id) filter (where takes.serves) as serve,
+       count(living.id) filter (where takes.knows) as know,
+       count(living.id) filter (where takes.serves and takes.knows) as able
+  from unnest(%(queues)s::text[], %(tasks)s::text[]) with ordinality as wanted (queue, task, place)
+  left join living on true
+ cross join lateral (
+       select coalesce(wanted.queue = any(living.queues), true) as serves,
+              wanted.task is null or coalesce(wanted.task = any(living.tasks), true) as knows
+       ) as takes
+ group by wanted.place, wanted.queue, wanted.task
 
 -- name: named_job
 -- The job that goes by one of these readings of a name, the first reading first.
@@ -172,7 +207,10 @@ with page as materialized (
     select runs.job_id, runs.scheduled_at, runs.trigger_id, runs.kind, runs.verdict, runs.state, runs.waits_for,
            runs.attempt, runs.stands_count, runs.stands_first, runs.queue, runs.created_at, runs.available_at,
            runs.started_at, runs.finished_at, runs.worker, runs.result, runs.error, runs.revision, runs.policy_id,
-           runs.decision_id, runs.cancel_at, runs.cancel_reason
+           runs.decision_id, runs.cancel_at, runs.cancel_reason, runs.task,
+           runs.state = 'queued'
+           or runs.state = 'asleep' and runs.waits_for <> 'place'
+              and runs.available_at <= duly.now(%(at)s::timestamptz, %(shift)s::double precision) as waiting
       from duly.runs
      where (%(job_id)s::bigint is null or runs.job_id = %(job_id)s::bigint)
        and (%(state)s::text is null or runs.state = %(state)s::text)
@@ -191,7 +229,7 @@ select page.job_id, jobs.namespace, jobs.name, page.scheduled_at, page.trigger_i
        page.state, page.waits_for, page.attempt, policies.max_attempts, page.stands_count, page.stands_first,
        page.queue, coalesce(triggers.args, revisions.args) as args, page.created_at, page.available_at,
        page.started_at, page.finished_at, page.worker, page.result, page.error, page.revision, page.decision_id,
-       page.cancel_at, page.cancel_reason, schedules.definition as schedule
+       page.cancel_at, page.cancel_reason, page.task, page.waiting, schedules.definition as schedule
   from page
   join duly.jobs on jobs.id = page.job_id
   left join duly.revisions on revisions.job_id = page.job_id and revisions.revision = page.revision
@@ -339,7 +377,7 @@ select count(timers.job_id) as waiting,
 -- for among the newest decisions only.
 with page as materialized (
     select processes.id, processes.role, processes.host, processes.pid, processes.version, processes.started_at,
-           processes.last_seen_at, processes.clock_offset,
+           processes.last_seen_at, processes.clock_offset, processes.queues, processes.tasks,
            case when processes.stopped_at is not null then 'stopped'
                 when processes.expires_at <= duly.now(%(at)s::timestamptz, %(shift)s::double precision) then 'lost'
                 else processes.state end as state
@@ -360,7 +398,7 @@ deciding as materialized (
      group by newest.process
 )
 select page.id, page.role, page.host, page.pid, page.version, page.started_at, page.last_seen_at, page.clock_offset,
-       page.state, deciding.at as last_decision_at
+       page.state, deciding.at as last_decision_at, page.queues, page.tasks
   from page
   left join deciding on deciding.process = page.id
  order by page.last_seen_at desc, page.id

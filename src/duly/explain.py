@@ -18,6 +18,7 @@ from duly.postgres import Connection, Database, Row
 from duly.records import run_id
 from duly.schedules import Schedule
 from duly.schedules.zones import zone
+from duly.takers import Lack, lacking
 
 _TICK = timedelta(microseconds=1)
 _NEAR_A_CHANGE = timedelta(hours=26)
@@ -45,6 +46,7 @@ class Evidence:
     skip: Row | None = None
     decision: Row | None = None
     timer: dict[str, Any] | None = None
+    lack: Lack | None = None
     parts: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -148,6 +150,11 @@ async def _tile(database: Database, connection: Connection, found: Evidence) -> 
             found.beside.append(document)
     if found.run is None and not found.occurrence and found.beside:
         found.run = found.beside.pop()
+    waits = next(
+        (row for row, run in zip(rows, documents, strict=True) if run is found.run and row["waiting"]), None
+    )
+    wanted = listing.wanted(found.row) if waits is None else (waits["queue"], waits["task"])
+    found.lack = (await lacking(database, connection, [wanted] if wanted[1] else [])).get(wanted)
     found.span = await database.row(
         connection, "audit", "covering_span", job_id=found.job["id"], instant=found.instant
     )
@@ -314,14 +321,14 @@ def _text(found: Evidence) -> str:
     elif found.verdict == "span" and found.span is not None:
         parts.extend(_span_words(found, found.span))
     elif found.verdict == "owed":
-        parts.append(f"It is owed: {listing.owed_reason(found.row, found.alive)}.")
-        parts.append(_policies(found))
+        parts.extend(_owed(found))
     elif found.verdict == "planned":
         parts.append(_planned(found))
     elif found.occurrence:
         parts.append(_unanswered(found))
     for run in found.beside:
-        parts.append(f"Beside the time line stands {run['id']} ({run['kind']}, {run['state']}).")
+        why = f"; {run['reason']}" if run["reason"] else ""
+        parts.append(f"Beside the time line stands {run['id']} ({run['kind']}, {run['state']}{why}).")
     who, *rest = (part for part in parts if part)
     return f"{who}\n{' '.join(rest)}"
 
@@ -439,9 +446,17 @@ def _run_words(found: Evidence) -> list[str]:
     if run["verdict"] == "caught_up":
         words.append(_policies(found))
     words.extend([_attempts(run), _lateness_words(found)])
+    if run["reason"] and found.lack:
+        words.append(f"It waits, for {run['reason']}. {found.lack.advice}")
     if found.span is not None:
         words.append(f"A span {found.span['cause']} claims it as well; `duly audit` reports that.")
     return words
+
+
+def _owed(found: Evidence) -> list[str]:
+    """Why it has not been decided, what to do if nobody can take what it waits for, and what the job answers."""
+    why, lack = listing.owed_reason(found.row, found.alive, found.lack), found.lack
+    return [f"It is owed: {why}.", lack.advice if lack and lack.words in why else "", _policies(found)]
 
 
 def _attempts(run: Mapping[str, Any]) -> str:
@@ -528,7 +543,7 @@ def _planned(found: Evidence) -> str:
     wait = _seconds(found.now, found.instant)
     held = found.row["state"] in ("paused", "held", "poisoned")
     unless = (
-        f" The job is {found.row['state']} now: {listing.owed_reason(found.row, found.alive)}."
+        f" The job is {found.row['state']} now: {listing.owed_reason(found.row, found.alive, found.lack)}."
         if held
         else ""
     )

@@ -16,7 +16,7 @@ from duly.client import Client
 from duly.clock import VirtualClock, parse
 from duly.deadlines import next_deadline
 from duly.decisions import Decider
-from duly.leases import Leadership
+from duly.leases import Leadership, serving
 from duly.ledger import VERSION, Actor, Ledger, run_id
 from duly.mechanisms import Durable, Rows
 from duly.postgres import Connection, Database
@@ -135,6 +135,8 @@ class Lab:
                 version=VERSION,
                 lease=LEASE,
             )
+            serves = serving(["default"], self.app.tasks)
+            await self.database.rows(connection, "leases", "serves", id=self.process, **serves)
             if row and row["alive_until"] and row["at"] - row["alive_until"] > timedelta(seconds=15):
                 await Ledger(self.database).outage(connection, row["alive_until"])
 

@@ -11,7 +11,7 @@ import logging
 import os
 import socket
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -42,6 +42,9 @@ SILENT_BEATS = 2  # so many heartbeats without any process are an outage
 VACANT = "duly_vacant"
 """The channel on which a process says that it has given leases back; whoever does not hear it looks a little later."""
 
+MOST = 1000
+"""Names that a process tells of what it takes; with more it tells none of them, and may take anything."""
+
 PATIENCE = 10.0  # seconds; the server bounds each statement to half of it
 
 log = logging.getLogger("duly.leases")
@@ -60,11 +63,18 @@ class Entered:
         return (self.at - self.alive_until).total_seconds() if self.alive_until else 0.0
 
 
+def serving(queues: Iterable[str], tasks: Iterable[str]) -> dict[str, list[str] | None]:
+    """What a worker tells of itself when it enters: its queues, and the Python tasks whose code it has."""
+    told = {"queues": sorted(set(queues)), "tasks": sorted(set(tasks))}
+    return {what: names if len(names) <= MOST else None for what, names in told.items()}
+
+
 class Presence:
     """One process's registration and its heartbeat.
 
     ``on_lost`` is called, from the heartbeat's thread, when the identity has died: everything it held is
-    lost, and ``id`` is a new one from then on.
+    lost, and ``id`` is a new one from then on. ``serves`` is what :func:`serving` says of its worker, None where
+    it has none; each identity notes it once.
     """
 
     def __init__(
@@ -75,6 +85,7 @@ class Presence:
         clock: Clock,
         settings: Settings,
         on_lost: Callable[[], None] = lambda: None,
+        serves: Mapping[str, Any] | None = None,
     ) -> None:
         self.id: UUID = uuid4()
         self.offset: float = 0.0
@@ -86,6 +97,8 @@ class Presence:
         self._clock = clock
         self._settings = settings
         self._on_lost = on_lost
+        self._serves = serves
+        self._noted: UUID | None = None
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="duly heartbeat", daemon=True)
         self._connection: psycopg.Connection[DictRow] | None = None
@@ -139,6 +152,7 @@ class Presence:
         crash.point("beat.after")
         self._measure(before, row["at"])
         self._beaten_at, self._trusted = sent, True
+        self._note()
 
     def _enter(self) -> Entered:
         self._connect()
@@ -160,7 +174,14 @@ class Presence:
         if entered.alive_until and entered.silence > SILENT_BEATS * self._settings.heartbeat:
             # Nobody lived meanwhile: what holds a place is not known to have been busy then.
             self._one("outage", room="edits", alive_until=entered.alive_until)
+        self._note()
         return entered
+
+    def _note(self) -> None:
+        """Tell what this identity takes, unless it has told; a beat makes up for what a fault left out."""
+        if self._serves is not None and self._noted != self.id:
+            self._one("serves", id=self.id, **self._serves)
+            self._noted = self.id
 
     def _measure(self, before: datetime, at: datetime) -> None:
         """How far the database's clock is ahead of this process's, taken at the middle of the round trip."""

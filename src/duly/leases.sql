@@ -18,6 +18,14 @@ select entered.started_at as at, before.alive_until
   from entered
  cross join before
 
+-- name: serves
+-- Notes once what a process takes: a beat leaves it as it is.
+update duly.processes
+   set queues = %(queues)s::text[],
+       tasks  = %(tasks)s::text[]
+ where processes.id = %(id)s::uuid
+   and processes.stopped_at is null
+
 -- name: beat
 -- Renews one process's right to be believed. An identity that has expired is dead for ever.
 update duly.processes

@@ -23,6 +23,7 @@ from duly.jobs import data_interval
 from duly.postgres import Connection, Database, Row
 from duly.records import idempotency_key, run_id
 from duly.schedules import Bounded, Cron, Schedule, load
+from duly.takers import Lack, lacking
 
 LIMIT = 100
 SHOWN = 5
@@ -240,7 +241,13 @@ async def _job_documents(
     ahead: dict[int, list[Row]] = {}
     for each in await _revisions(database, connection, rows):
         ahead.setdefault(each["job_id"], []).append(each)
-    return [_job_document(row, ahead.get(row["id"], []), alive, now) for row in rows]
+    lacks = await lacking(database, connection, [wanted(row) for row in rows if row["wanted_task"]])
+    return [_job_document(row, ahead.get(row["id"], []), alive, now, lacks.get(wanted(row))) for row in rows]
+
+
+def wanted(row: Row) -> tuple[str, str]:
+    """The queue and task of what a worker is to take next of a job: the run that waits, or what its timer starts."""
+    return row["wanted_queue"], row["wanted_task"]
 
 
 async def _revisions(
@@ -255,7 +262,9 @@ async def _revisions(
     )
 
 
-def _job_document(row: Row, revisions: Sequence[Row], alive: Row, now: datetime) -> dict[str, Any]:
+def _job_document(
+    row: Row, revisions: Sequence[Row], alive: Row, now: datetime, lack: Lack | None
+) -> dict[str, Any]:
     schedule = readable(row["schedule"])
     begin = max(now, row["cursor_at"] or now, row["resumes_at"] or now)
     active = row["state"] == "active" or (row["state"] == "paused" and row["resumes_at"])
@@ -266,7 +275,8 @@ def _job_document(row: Row, revisions: Sequence[Row], alive: Row, now: datetime)
         "id": row["id"],
         "state": row["state"],
         "reason": row["reason"]
-        or (owed_reason(row, alive) if owed or row["state"] in ("paused", "held") else None),
+        or (owed_reason(row, alive, lack) if owed or row["state"] in ("paused", "held") else None)
+        or (_untaken(row, lack) if lack and row["waiting_at"] else None),
         "owner": row["owner"],
         "revision": row["revision"],
         **_promise(row["schedule"], row["policy"]),
@@ -335,8 +345,8 @@ def owed_count(row: Row, revisions: Sequence[Row], now: datetime) -> int:
     return total
 
 
-def owed_reason(row: Row, alive: Row) -> str:
-    """Why what is owed by a job has not been decided yet."""
+def owed_reason(row: Row, alive: Row, lack: Lack | None) -> str:
+    """Why what is owed by a job has not been decided yet; ``lack`` says that nobody can take what it waits for."""
     if row["state"] in ("held", "poisoned") and not row["held"]:
         return f"{row['state']}: {row['reason'] or 'no reason was given'}"
     if row["state"] in ("paused", "held"):
@@ -351,15 +361,19 @@ def owed_reason(row: Row, alive: Row) -> str:
     lease = lease_of(row["policy"])
     if lease is not None and lease not in alive["led"]:
         return f"nobody leads lease {lease}"
+    if lack and row["waiting_at"]:
+        return _untaken(row, lack)
     if row["live_at"] is not None:
-        return _busy(row, alive)
+        return _busy(row)
     most = row["policy"].get("max_running")
     if most is not None and row["live_runs"] >= most:
         return f"at its limit: {row['live_runs']} of its runs are live (max_running {most})"
     limit = row["policy"]["catchup_limit"]
     if row["policy"]["overlap"] == "allow" and row["live_caught_up"] >= limit:
         return f"at its limit: {row['live_caught_up']} caught-up runs are live (catchup_limit {limit})"
-    return "due; a worker that knows its task starts it" if durable else "due; the next decision takes it"
+    if durable:
+        return lack.words if lack else "due; a worker that knows its task starts it"
+    return "due; the next decision takes it"
 
 
 def lease_of(policy: Mapping[str, Any]) -> str | None:
@@ -367,10 +381,14 @@ def lease_of(policy: Mapping[str, Any]) -> str | None:
     return str(policy.get("lease") or "main") if policy.get("mechanism") == "leader" else None
 
 
-def _busy(row: Row, alive: Row) -> str:
+def _untaken(row: Row, lack: Lack) -> str:
+    """That nobody can take the run that waits."""
+    run = run_id(row["name"], row["waiting_at"], row["waiting_trigger"], row["namespace"])
+    return f"{lack.words}, and {run} waits for one"
+
+
+def _busy(row: Row) -> str:
     run = run_id(row["name"], row["live_at"], row["live_trigger"] or "", row["namespace"])
-    if row["live_state"] == "queued" and not alive["workers"]:
-        return f"no worker is alive, and {run} waits for one"
     asked = row["live_asked_at"]
     told = f", and was asked to stop at {text(asked)}" if asked else ""
     return f"busy: {run} has been {row['live_state'] or 'live'} since {text(row['live_since'])}{told}"
@@ -430,13 +448,20 @@ async def run_documents(
         keys=[row["trigger_id"] for row in rows],
     ):
         ended.setdefault((each["job_id"], each["scheduled_at"], each["trigger_id"]), []).append(each)
+    lacks = await lacking(
+        database, connection, [(row["queue"], row["task"]) for row in rows if row["waiting"]]
+    )
     return [
-        _run_document(row, ended.get((row["job_id"], row["scheduled_at"], row["trigger_id"]), []))
+        _run_document(
+            row,
+            ended.get((row["job_id"], row["scheduled_at"], row["trigger_id"]), []),
+            lacks.get((row["queue"], row["task"])) if row["waiting"] else None,
+        )
         for row in rows
     ]
 
 
-def _run_document(row: Row, ended: Sequence[Row]) -> dict[str, Any]:
+def _run_document(row: Row, ended: Sequence[Row], lack: Lack | None) -> dict[str, Any]:
     at, key = row["scheduled_at"], row["trigger_id"]
     attempts = [_attempt_document(each) for each in ended]
     if row["state"] == "running":
@@ -454,6 +479,7 @@ def _run_document(row: Row, ended: Sequence[Row]) -> dict[str, Any]:
         "verdict": row["verdict"],
         "state": row["state"],
         "waits_for": row["waits_for"],
+        "reason": lack.words if lack else None,
         # Time alone gives no place: a run that waits for one has no instant at which it wakes.
         "wakes_at": text(row["available_at"])
         if row["state"] == "asleep" and row["waits_for"] != "place"

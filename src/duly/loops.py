@@ -25,7 +25,7 @@ from duly.decisions import Decider
 from duly.errors import DatabaseError
 from duly.executors.in_process import Task
 from duly.jobs import Job
-from duly.leases import VACANT, Leadership, Presence
+from duly.leases import VACANT, Leadership, Presence, serving
 from duly.ledger import Actor, Ledger
 from duly.mechanisms import Rows
 from duly.postgres import NOT_NOW, Database, connect, refusal, statements, without_password
@@ -106,7 +106,14 @@ class Process:
         self.concurrency = concurrency
         self.embedded = embedded
         self.started = started
-        self.presence = Presence(url, role=role, clock=clock, settings=settings, on_lost=self._lost)
+        self.presence = Presence(
+            url,
+            role=role,
+            clock=clock,
+            settings=settings,
+            on_lost=self._lost,
+            serves=serving(queues, self.tasks) if "worker" in ROLES[role] else None,
+        )
         self.events = Events(
             process=self.presence.id, role=role, pid=os.getpid(), now=clock.now, sink=sink, only=only
         )

@@ -131,6 +131,11 @@ def test_a_scheduler_that_slept_past_its_lease_is_no_zombie(url: str, start: Sta
     wait_until(lambda: len(sleeper.events("decided")) > decided + 2, seconds=30)
     [after] = wait_until(lambda: processes("running"), pause=0.2)
     assert after not in before, "who was given up comes back under another identity"
+    told = {
+        each["role"]: each for each in duly("cluster", url=url)["processes"] if each["state"] == "running"
+    }
+    assert (told["worker"]["queues"], told["scheduler"]["tasks"]) == (["default"], None)
+    assert "slow" in told["worker"]["tasks"], "what has code to run tells which"
     assert duly("audit", url=url)["exit"] == 0
 
 

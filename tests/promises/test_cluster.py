@@ -21,7 +21,8 @@ from tests.faults.processes import duly
 from tests.promises.stage import Hand, Open, at, remember, rows
 
 KEYS = {
-    "processes": "id role host pid version started_at last_seen_at clock_offset state last_decision_at",
+    "processes": "id role host pid version started_at last_seen_at clock_offset state last_decision_at "
+    "queues tasks",
     "leases": "name holder epoch term expires_at",
     "terms": "lease epoch term holder host pid acquired_at ended_at",
 }
@@ -74,6 +75,7 @@ async def test_processes_leases_and_terms_are_shown_and_are_json(t: Lab) -> None
     assert (term["lease"], term["epoch"], term["term"]) == ("billing", 1, lease["term"])
     [process] = [each for each in found["processes"] if each["id"] == lease["holder"]]
     assert (process["state"], process["last_decision_at"]) == ("running", "2027-01-05T12:00:05Z")
+    assert (process["queues"], process["tasks"]) == (["default"], sorted(t.app.tasks))
 
 
 async def test_a_lease_that_was_given_back_or_has_lapsed_has_no_holder(t: Lab) -> None:

@@ -71,6 +71,7 @@ def list_runs(
             "ATTEMPT": "attempt",
             "LATENESS": "lateness",
             "WORKER": "worker",
+            "REASON": "reason",
         },
         nothing="no run",
     )
