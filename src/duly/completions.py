@@ -1,6 +1,6 @@
 """How ended attempts reach the ledger: in groups, and never lost while the process lives.
 
-While one group's commit runs, the next one gathers; nothing is delayed on purpose. An error of the database
+While one group's commit runs, the next one gathers; nothing is delayed on purpose. A database that does not answer
 means that the outcome is unknown: the same group is written again until there is an answer, and what the
 fence then refuses is looked up, because it may have been recorded by the try whose answer was lost.
 """
@@ -13,20 +13,16 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-import psycopg
-
 from duly import crash
 from duly.executors import Output
 from duly.faults import fault
 from duly.ledger import Ended, Finished, Key, Ledger
-from duly.postgres import without_password
-from duly.telemetry import Events
+from duly.trouble import Reach, locked, passing, together
 
 GROUP = 500
 LONGEST_PAUSE = 1.0
-_OF_THE_VALUE = ("22", "23", "54")  # classes of errors that come again however often the same value is sent
-_LOCKED = "55P03"  # a lock was not to be had within the transaction's lock_timeout
-_OF_THE_MOMENT = ("40", "55", "57014")  # deadlock, lock or statement timeout: the server is well
+NOT_RECORDED = "NotRecorded"
+"""The class of the error of an attempt whose outcome the database refuses to keep."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,26 +39,6 @@ class Completion:
 
 
 Told = Callable[[Sequence[tuple[Completion, Finished | None]]], None]
-
-
-class Reach:
-    """Whether the database answers; says so once each time that it changes."""
-
-    def __init__(self, events: Events) -> None:
-        self._events = events
-        self._lost = False
-
-    def lost(self, error: Exception) -> None:
-        """The database gave ``error`` instead of an answer."""
-        if not self._lost and not _state(error).startswith(_OF_THE_MOMENT):
-            self._lost = True
-            self._events.emit("database_lost", error=without_password(str(error)).strip())
-
-    def back(self) -> None:
-        """The database answered."""
-        if self._lost:
-            self._lost = False
-            self._events.emit("database_back")
 
 
 class Completions:
@@ -110,17 +86,17 @@ class Completions:
                 await self._record(group)
 
     async def _record(self, group: Sequence[Completion]) -> None:
+        await together(group, self._persist, self._alone)
+
+    async def _persist(self, group: Sequence[Completion]) -> Sequence[None]:
+        """Write until there is an answer. Raises what one of them is to blame for, and a fault of our own."""
         pause, unsure = 0.05, False
         while True:
             try:
                 finished = await self._write(group, unsure)
             except Exception as error:
-                if _of_the_value(error):
-                    await self._apart(group, error)
-                    return
-                if _state(error) == _LOCKED and not unsure:
-                    await self._around(group)
-                    return
+                if not passing(error) or (locked(error) and not unsure):
+                    raise
                 self._reach.lost(error)
                 unsure = True
                 await asyncio.sleep(pause)
@@ -128,15 +104,7 @@ class Completions:
             else:
                 self._reach.back()
                 self._told([(one, finished.get(one.attempt)) for one in group])
-                return
-
-    async def _around(self, group: Sequence[Completion]) -> None:
-        """Somebody holds the cursor of one of these jobs, in a transaction of their own: the others go first."""
-        if len(group) > 1:
-            for one in group:
-                await self._record([one])
-        else:
-            self._waiting.extend(group)
+                return ()
 
     async def _write(self, group: Sequence[Completion], unsure: bool) -> dict[tuple[Key, int], Finished]:
         crash.point("finish.before")
@@ -155,21 +123,21 @@ class Completions:
         crash.point("finish.committed")
         return finished
 
-    async def _apart(self, group: Sequence[Completion], error: Exception) -> None:
-        """One value that the database refuses must not hold up the others: write each by itself.
+    async def _alone(self, one: Completion, error: Exception) -> Sequence[None]:
+        """The one that was in the way of its group.
 
-        The refused one is recorded as a failure that says so; if even that is refused, history was tampered
-        with, and the attempt counts as fenced.
+        Where somebody holds its job's cursor it comes along later. A value that the database refuses is recorded as
+        a failure that says so; if even that is refused, history was tampered with, and the attempt counts as fenced.
         """
-        if len(group) > 1:
-            for one in group:
-                await self._record([one])
-        elif (group[0].ended.error or {}).get("class") == "NotRecorded":
-            self._told([(group[0], None)])
+        if locked(error):
+            self._waiting.append(one)
+        elif (one.ended.error or {}).get("class") == NOT_RECORDED:
+            self._told([(one, None)])
         else:
-            said = fault("NotRecorded", f"the database refused what the attempt left: {error}".strip())
-            ended = replace(group[0].ended, outcome="failed", result=None, error=said, delay=None)
+            said = fault(NOT_RECORDED, f"the database refused what the attempt left: {error}".strip())
+            ended = replace(one.ended, outcome="failed", result=None, error=said, delay=None)
             await self._record([Completion(ended=ended)])
+        return ()
 
 
 def words_of(finished: Finished) -> Iterable[str]:
@@ -199,13 +167,3 @@ def facts(run: str, job: str, key: Key, attempt: int, started_at: datetime | Non
 def error_of(error: Mapping[str, str] | None) -> dict[str, Any]:
     """The error as an event shows it, if there is one."""
     return {} if error is None else {"error": {"class": error["class"], "message": error["message"]}}
-
-
-def _state(error: Exception) -> str:
-    return (error.sqlstate or "") if isinstance(error, psycopg.Error) else ""
-
-
-def _of_the_value(error: Exception) -> bool:
-    return isinstance(error, psycopg.DataError | TypeError | ValueError) or _state(error).startswith(
-        _OF_THE_VALUE
-    )

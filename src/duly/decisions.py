@@ -24,6 +24,7 @@ from duly.schedules import never
 from duly.settings import Settings
 from duly.stops import OVERDUE, Asked, ask_holders
 from duly.telemetry import Events
+from duly.trouble import of_one
 
 LANE = timedelta(seconds=2)
 """What has been due for longer has fallen behind: it is decided after what is punctual."""
@@ -107,17 +108,17 @@ class Decider:
     async def decide(self, mechanism: Mechanism, *, after: datetime, until: datetime, limit: int) -> int:
         """Decide what is due for ``mechanism`` in the lane ``(after, until]``; returns how many jobs it looked at."""
         outcome = Outcome()
+        due: Sequence[Due] = ()
         try:
             async with self._database.transaction() as connection:
                 due = await mechanism.due(connection, after=after, until=until, limit=limit)
                 await self._settle(connection, due, outcome, mechanism)
-        except psycopg.errors.UniqueViolation:
-            # A verdict exists beyond a cursor: tampered or restored history. One at a time finds whose.
+        except BaseException as error:
             outcome.undo(self._worker)
+            if not due or not of_one(error):
+                raise
+            # A verdict exists beyond a cursor, or cannot be kept: spoiled or restored. One at a time finds whose.
             return await self._decide_apart([one.job_id for one in due], mechanism)
-        except BaseException:
-            outcome.undo(self._worker)
-            raise
         self._tell(outcome)
         return len(due)
 
@@ -161,15 +162,13 @@ class Decider:
                 async with self._database.transaction() as connection:
                     due = await mechanism.due_job(connection, job_id)
                     await self._settle(connection, [due] if due else [], outcome, mechanism)
-            except psycopg.errors.UniqueViolation as error:
+            except BaseException as error:
                 outcome.undo(self._worker)
+                if not of_one(error):
+                    raise
                 outcome = Outcome()
-                reason = RuntimeError(f"a verdict exists beyond the cursor: {error.diag.message_detail}")
                 async with self._database.transaction() as connection:
-                    await self._park(connection, job_id, "held", reason, outcome)
-            except BaseException:
-                outcome.undo(self._worker)
-                raise
+                    await self._park(connection, job_id, "held", _spoiled(error), outcome)
             self._tell(outcome)
         return len(job_ids)
 
@@ -234,6 +233,13 @@ class Decider:
                     hi=run.scheduled_at,
                     run=run_id(job, run.scheduled_at),
                 )
+
+
+def _spoiled(error: BaseException) -> RuntimeError:
+    """Why the database does not take the verdict of one job."""
+    if isinstance(error, psycopg.errors.UniqueViolation):
+        return RuntimeError(f"a verdict exists beyond the cursor: {error.diag.message_detail}")
+    return RuntimeError(f"the database refuses its verdict: {error}".strip())
 
 
 def _remarkable(plan: Plan) -> bool:

@@ -6,26 +6,20 @@ becomes ready again, and the claim alone admits whoever takes it.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
-
-import psycopg
 
 from duly import crash
 from duly.completions import facts_of, words_of
-from duly.deadlines import expire
+from duly.deadlines import expire, put_off
 from duly.decisions import Decider
 from duly.ledger import BEGINNING, Ended, Finished, Ledger
 from duly.mechanisms import Interrupted
 from duly.stops import ask_durable
 from duly.telemetry import Events
+from duly.trouble import together
 
 SETTLED = 500
 """Durable jobs that are looked at in one decision; the others come next time."""
-
-log = logging.getLogger("duly.reaper")
-
-_ITS_OWN = (psycopg.errors.UniqueViolation, psycopg.errors.LockNotAvailable)
 
 
 class Reaper:
@@ -60,7 +54,7 @@ class Reaper:
             lost = await self._ledger.lost(connection)
         if lost:
             crash.point("reap.picked")
-        ended = self._told(await self._end(lost))
+        ended = self._told(await together(lost, self._end, lambda one, error: put_off(one.key, error)))
         if any(one.outcome == "lost" and one.ready for one in ended):
             await self._settle()
         return [*ended, *await self.make_way()]
@@ -102,15 +96,6 @@ class Reaper:
             self._on_ready()
         return found
 
-    async def _end(self, lost: Sequence[Ended]) -> list[Finished]:
-        """All together; where one cannot be (its job is locked, its history was tampered with), each by itself."""
-        if not lost:
-            return []
-        try:
-            async with self._ledger.database.transaction("begin_finish") as connection:
-                return await self._ledger.finish(connection, lost)
-        except _ITS_OWN as error:
-            if len(lost) > 1:
-                return [done for one in lost for done in await self._end([one])]
-            log.warning("%s cannot be ended now: %s", lost[0].key, error.diag.message_detail or error)
-            return []
+    async def _end(self, lost: Sequence[Ended]) -> Sequence[Finished]:
+        async with self._ledger.database.transaction("begin_finish") as connection:
+            return await self._ledger.finish(connection, lost)

@@ -11,18 +11,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-import psycopg
-
 from duly.catalog import Catalog
 from duly.clock import first_of
 from duly.decisions import FOREVER, LANE, Decider, LocalWorker, Standpoint
-from duly.errors import DatabaseError
 from duly.leases import Leadership, Term
 from duly.ledger import BEGINNING, Ledger
 from duly.mechanisms import Leader, Mechanism
 from duly.postgres import Database
 from duly.settings import Settings
 from duly.telemetry import Events
+from duly.trouble import Reach, passing
 
 __all__ = ["FOREVER", "LANE", "Scheduler", "Turn"]
 
@@ -60,7 +58,7 @@ class Scheduler:
         self._ledger = ledger
         self._mechanism = mechanism
         self._leadership = leadership
-        self._events = events
+        self._reach = Reach(events)
         self._settings = settings
         self._decider = Decider(
             ledger=ledger,
@@ -73,20 +71,23 @@ class Scheduler:
         )
 
     async def run(self, stop: asyncio.Event, nudge: asyncio.Event) -> None:
-        """Turn until ``stop``; a database that does not answer is asked again, at most once a second."""
+        """Turn until ``stop``; a database that does not answer is asked again, at most once a second.
+
+        Raises what no later turn can mend: a fault of our own.
+        """
         failures = 0
         while not stop.is_set():
             nudge.clear()
             try:
                 turn = await self.turn()
-            except (psycopg.Error, DatabaseError) as error:
+            except Exception as error:
+                if not passing(error):
+                    raise
                 failures += 1
-                if failures == 1:
-                    self._events.emit("database_lost", error=str(error).strip()[:500])
+                self._reach.lost(error)
                 turn = Turn(decided=0, wait=min(0.05 * 2**failures, 1.0))
             else:
-                if failures:
-                    self._events.emit("database_back")
+                self._reach.back()
                 failures = 0
             if turn.wait > 0:
                 await first_of(stop, nudge, seconds=turn.wait)

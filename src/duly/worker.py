@@ -19,9 +19,9 @@ from duly import crash
 from duly.completions import (
     GROUP,
     LONGEST_PAUSE,
+    NOT_RECORDED,
     Completion,
     Completions,
-    Reach,
     error_of,
     facts,
     words_of,
@@ -34,6 +34,7 @@ from duly.executors.in_process import Task, Threads, run_task
 from duly.executors.shell import TERM_GRACE, run_shell
 from duly.faults import described, fault
 from duly.ledger import Claimed, Ended, Finished, Hands, Key, Ledger
+from duly.places import Places
 from duly.records import PERSON, asked_to_stop, key_of
 from duly.run import Run
 from duly.settings import Settings
@@ -41,6 +42,7 @@ from duly.tasks import HTTP, SHELL
 from duly.telemetry import Events
 from duly.timers import Nameless, Timers
 from duly.transactions import Effects, Tills
+from duly.trouble import Reach, passing
 
 BATCH = 100
 SHORTEST = 0.01
@@ -66,42 +68,14 @@ class _Held:
         return self.claimed.key, self.claimed.attempt
 
 
-class _Places:
-    """How many attempts may be held at once; safe from any thread."""
-
-    def __init__(self, total: int) -> None:
-        self._free = total
-        self._lock = threading.Lock()
-        self._starved = False
-
-    def reserve(self, most: int, *, half: bool = False) -> int:
-        """Take up to ``most`` places; with ``half`` no more than half of the free ones, or the last one."""
-        with self._lock:
-            taken = min((self._free + 1) // 2 if half else self._free, most)
-            self._free -= taken
-            return taken
-
-    def starve(self) -> bool:
-        """Is no place free? Then the next one that is given back says so."""
-        with self._lock:
-            self._starved = self._free == 0
-            return self._starved
-
-    def give_back(self, count: int) -> bool:
-        """Give places back; True when somebody waits for one."""
-        with self._lock:
-            self._free += count
-            waits, self._starved = self._starved and self._free > 0, False
-            return waits
-
-
 class Worker:
     """Starts durable jobs and claims runs whose task it knows, runs them and records how they ended.
 
     ``identity`` gives the process's present identity (it changes when a lease was lost), ``tasks`` the Python
     tasks by name; shell commands and HTTP calls need no code. At most ``concurrency`` attempts are held at once.
-    ``on_behind`` is called when a finished run leaves its job with something owed. ``standpoint`` says who decides
-    when this worker starts durable jobs.
+    ``on_behind`` is called when a finished run leaves its job with something owed, ``on_fault`` at once with a fault
+    of our own that :meth:`run` raises when it has drained. ``standpoint`` says who decides when this worker starts
+    durable jobs.
     """
 
     def __init__(
@@ -115,6 +89,7 @@ class Worker:
         events: Events,
         settings: Settings,
         on_behind: Callable[[], None] = lambda: None,
+        on_fault: Callable[[BaseException], None] = lambda error: None,
         standpoint: Standpoint | None = None,
     ) -> None:
         self._ledger = ledger
@@ -126,7 +101,8 @@ class Worker:
         self._events = events
         self._settings = settings
         self._on_behind = on_behind
-        self._places = _Places(concurrency)
+        self._on_fault = on_fault
+        self._places = Places(concurrency)
         self._threads = Threads()
         self._tills = Tills(ledger.database, size=settings.pool_size)
         self._reach = Reach(events)
@@ -153,6 +129,9 @@ class Worker:
         self._changed = asyncio.Event()
         self._held: dict[tuple[Key, int], _Held] = {}  # claimed and not yet recorded
         self._live: dict[tuple[Key, int], asyncio.Task[None]] = {}  # of these, those whose task still runs
+        self._unrecordable: set[Key] = (
+            set()
+        )  # held in the ledger, which refuses every word about how they ended
         self._wake_at = self._adopt_at = self._asked_at = 0.0
         self._early = SHORTEST
 
@@ -223,13 +202,18 @@ class Worker:
 
         Draining takes nothing new, waits ``shutdown_grace`` seconds for what runs, then ends it: an attempt
         that did not end by itself is recorded as lost, so that ``on_lost`` decides what becomes of its run.
+
+        Raises, drained, what no later try can mend: a fault of our own. What it could not record is lost by its lease.
         """
         self._begin_turning(nudge)
         recording = asyncio.create_task(self._completions.run())
         watching = asyncio.create_task(self._watch(stop))
-        recording.add_done_callback(lambda _: nudge.set())
+        recording.add_done_callback(self._recorded)
         try:
             await self._claim_on(stop, recording)
+        except Exception as error:
+            self._on_fault(error)
+            raise
         finally:
             watching.cancel()
             self._draining = True
@@ -258,19 +242,27 @@ class Worker:
         with self._lock:
             self._loop = asyncio.get_running_loop()
 
+    def _recorded(self, recording: asyncio.Task[None]) -> None:
+        """Nothing is recorded any more: because all is, or because it failed."""
+        if not recording.cancelled() and (error := recording.exception()) is not None:
+            self._on_fault(error)
+        self._nudge.set()
+
     async def _watch(self, stop: asyncio.Event) -> None:
         await stop.wait()
         self._draining = True
         self._nudge.set()
 
     async def _claim_on(self, stop: asyncio.Event, recording: asyncio.Task[None]) -> None:
-        """Claim until draining; after an error of the database wait a little, longer each time."""
+        """Claim until draining; where the database does not answer wait a little, longer each time."""
         wait, pause = SHORTEST, 0.1
         while not self._draining and not recording.done():
             self._nudge.clear()
             try:
                 wait = await self._look(wait)
             except Exception as error:
+                if not passing(error):
+                    raise
                 self._reach.lost(error)
                 self._adopt_at = 0.0  # the claim may have been committed without an answer
                 with suppress(TimeoutError):
@@ -399,7 +391,7 @@ class Worker:
         if not room:
             return
         generation, worker = self._generation, self._identity()
-        known = [key for key, _ in self._held]
+        known = [*(key for key, _ in self._held), *self._unrecordable]
         found: list[Claimed] = []
         try:
             async with self._ledger.database.connection() as connection:
@@ -506,6 +498,8 @@ class Worker:
             if finished is None and held.effects is not None:
                 finished = held.effects.finished  # a thread that went on after its stop committed first
             if finished is None:
+                if (completion.ended.error or {}).get("class") == NOT_RECORDED:
+                    self._unrecordable.add(completion.ended.key)
                 self._say("fenced", held, completion.ended.error)
                 continue
             for event in words_of(finished):
@@ -535,9 +529,11 @@ class Worker:
         self._stop_all("drained")
         await self._calm(TERM_GRACE + 2.0)
         self._completions.close()
-        with suppress(TimeoutError):
-            await asyncio.wait_for(recording, LAST_WORDS)
-        await self._close()
+        try:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(recording, LAST_WORDS)
+        finally:
+            await self._close()
 
     async def _close(self) -> None:
         with self._lock:

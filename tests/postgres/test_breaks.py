@@ -6,6 +6,7 @@ import asyncio
 import errno
 import threading
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any
 
 import psycopg
@@ -13,6 +14,7 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict
 
 from conftest import TestServer, wait_until
+from duly import crash
 from duly.catalog import Catalog
 from duly.clock import Clock
 from duly.errors import DatabaseError, NotJSON
@@ -20,6 +22,7 @@ from duly.executors.in_process import Task
 from duly.jobs import Backoff, Job, make_job, plain_json
 from duly.loops import Process
 from duly.postgres import Database, connect, said_of, without_password
+from duly.run import Run
 from duly.settings import Settings
 from postgres.workshop import SETTINGS, Workshop, working
 
@@ -163,6 +166,64 @@ async def test_a_run_with_a_tampered_history_keeps_no_other_from_being_reaped(sh
     )
     assert len(await shop.reap()) == 1
     assert [run["state"] for run in await shop.runs("two")] == ["running", "queued"]
+
+
+async def test_a_run_that_no_end_can_be_recorded_of_is_not_begun_again(shop: Workshop) -> None:
+    """Its history was tampered with: the others of its group are recorded, and the worker keeps it in mind."""
+    began: list[datetime] = []
+
+    async def task(run: Run) -> None:
+        began.append(run.scheduled_at)
+
+    await shop.job("two", task, on_lost="fail")
+    await shop.ready("two", 2)
+    await shop.execute(
+        """insert into duly.attempts (job_id, scheduled_at, attempt, outcome)
+           select job_id, min(scheduled_at), 1, 'lost' from duly.runs group by job_id"""
+    )
+    worker = await shop.worker()
+    await worker.turn()
+    assert [run["state"] for run in await shop.runs("two")] == ["running", "succeeded"]
+    [fenced] = shop.heard("fenced")
+    assert fenced["error"]["class"] == "NotRecorded"
+    await worker._adopt()
+    assert (worker.running, len(began), shop.heard("database_lost")) == (0, 2, [])
+
+
+UNKNOWN_TABLE = "alter table duly.attempts rename to away"
+
+
+@pytest.mark.parametrize("fault", ["claim.recorded", "finish.before", UNKNOWN_TABLE])
+async def test_a_fault_of_our_own_ends_the_worker_and_is_no_lost_database(
+    shop: Workshop, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    """Tried again it would come again for ever: it is raised, told at once, and what was held is lost by its lease."""
+    for name in ("point", "armed"):  # put back at the end, also of a failure
+        monkeypatch.setattr(crash, name, getattr(crash, name))
+    told: list[BaseException] = []
+
+    async def task() -> None: ...
+
+    await shop.job("task", task)
+    await shop.ready("task")
+    identity = await shop.enter()
+    worker = await shop.worker(identity, on_fault=told.append)
+    if fault == UNKNOWN_TABLE:
+        await shop.execute(fault)
+    else:
+        crash.arm(f"{fault}:raise")
+    with pytest.raises((crash.Crash, psycopg.errors.UndefinedTable)) as raised:
+        await asyncio.wait_for(worker.run(asyncio.Event(), asyncio.Event()), timeout=20)
+    assert told == [raised.value]
+    assert shop.heard("database_lost") == []
+    crash.arm(None)
+    if fault == UNKNOWN_TABLE:
+        await shop.execute("alter table duly.away rename to attempts")
+    await shop.expire(identity)
+    await shop.reap()
+    await (await shop.worker()).turn()
+    [run] = await shop.runs("task")
+    assert (run["state"], run["losses"]) == ("succeeded", 0 if fault == "claim.recorded" else 1)
 
 
 async def test_two_registrations_of_the_same_names_do_not_wait_for_each_other(url: str) -> None:

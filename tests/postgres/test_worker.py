@@ -422,10 +422,16 @@ async def test_completions_wait_for_a_database_that_is_away(shop: Workshop) -> N
     await shop.ready("waits", 3)
     async with working(await shop.worker()):
         await wait_until_async(lambda: _true(len(shop.heard("started")) == 3))
-        await shop.execute("alter table duly.attempts rename to away")
+        await shop.execute(
+            """create function full_disk() returns trigger language plpgsql as $$
+               begin raise disk_full; end $$"""
+        )
+        await shop.execute(
+            "create trigger full_disk before insert on duly.attempts for each row execute function full_disk()"
+        )
         leave.set()
         await wait_until_async(lambda: _true(bool(shop.heard("database_lost"))))
-        await shop.execute("alter table duly.away rename to attempts")
+        await shop.execute("drop trigger full_disk on duly.attempts")
         await shop.in_state("waits", "succeeded")
     assert [len(shop.heard(word)) for word in ("database_lost", "database_back")] == [1, 1]
     assert len(shop.heard("succeeded")) == 3

@@ -42,7 +42,7 @@ async def start(t: Lab, hand: Hand) -> list[Claimed]:
         standpoint=t,
         queues=["default"],
         tasks=[*t.app.tasks],
-        events=t.scheduler._events,
+        events=t.scheduler._decider._events,
         settings=t._settings,
         on_ready=lambda: None,
     )

@@ -137,7 +137,7 @@ class Twins:
         """Wait until something falls due, and hold what starts then; as many of the one kind as of the other."""
         timers = Timers(
             ledger=hand.ledger, standpoint=self.t, queues=["default"], tasks=[*self.t.app.tasks],
-            events=self.t.scheduler._events, settings=self.t._settings, on_ready=lambda: None,
+            events=self.t.scheduler._decider._events, settings=self.t._settings, on_ready=lambda: None,
         )  # fmt: skip
         async with self.t.database.connection() as connection:
             at = await self.t._next_firing(connection)

@@ -337,6 +337,26 @@ async def test_one_bad_job_never_stops_another(laboratory: Open, fault: str) -> 
         await t.edit(mended)
 
 
+async def test_a_verdict_that_the_database_refuses_holds_its_own_job_alone(laboratory: Open) -> None:
+    """A rule of the table that one row breaks: its neighbours in the same decision have their runs."""
+    app = Duly()
+    for name in ("before", "between", "beyond"):
+        remember(app, name, MINUTELY, catchup="all")
+    async with laboratory(app, at=NOON) as t:
+        [bad] = await rows(t, "select id from duly.jobs where name = 'between'")
+        await rows(t, f"alter table duly.runs add constraint refused check (job_id <> {bad['id']})")
+        await t.advance(by="2m")
+        for name in ("before", "beyond"):
+            assert await told(t, name) == ["12:01:00 run", "12:02:00 run"]
+        shown = {one["name"]: one for one in await _listed(t)}
+        assert shown["between"]["state"] == "held"
+        assert "refuses its verdict" in shown["between"]["reason"]
+        await rows(t, "alter table duly.runs drop constraint refused")
+        await t.client.jobs.release("between", "all")
+        await t.settle()
+        assert await told(t, "between") == ["12:01:00 run", "12:02:00 run"]
+
+
 async def _listed(t: Lab) -> list[dict[str, Any]]:
     """What ``duly jobs list`` shows."""
     page = await listing.jobs(t.database, state=None, match=None, limit=100, after=None)
