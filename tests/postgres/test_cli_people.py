@@ -225,5 +225,14 @@ def test_a_calendar_is_imported_attached_and_shown(call: Call, tmp_path: Path) -
     (tmp_path / "closed.csv").write_text("2099-01-01\nsoon\n")
     code, _, err = call("calendars", "import", "closed.csv")
     assert (code, json.loads(err)["error"]["line"]) == (1, 2)
+    (tmp_path / "yearly.ics").write_text(
+        "BEGIN:VEVENT\nDTSTART:20970101\nDTEND:20970103\nRRULE:FREQ=YEARLY\nEND:VEVENT\n"
+    )
+    recurring = ("calendars", "import", "yearly.ics", "--from", "2099-01-02", "--until", "2100-12-31")
+    code, done, _ = call(*recurring)
+    assert (code, done["added"]) == (0, ["2099-01-02", "2100-01-01", "2100-01-02"])
+    assert done["expanded"] == {"events": 1, "going_on": 1, "from": "2099-01-02", "until": "2100-12-31"}
+    assert "1 of them go on: after 2100-12-31 they exclude nothing" in call(*recurring, as_json=False)[1]
+    assert call(*recurring[:-1], "2098-01-01")[0] == 2
     (tmp_path / "other_jobs.py").write_text(JOBS.replace('tags=("calm",)', 'calendar="none"'))
     assert call("jobs", "apply", "--app", "other_jobs.py")[0] == 2
