@@ -200,6 +200,7 @@ START = "DTSTART;VALUE=DATE:20270101"
         ([START, "RRULE:FREQ=WEEKLY;BYDAY=1MO"], (4, 25), "numbered day of the week"),
         ([START, "RRULE:FREQ=MONTHLY;BYDAY=6MO"], (4, 26), "numbered 1 to 5"),
         ([START, "RRULE:FREQ=MONTHLY;BYWEEKNO=1"], (4, 29), "cannot stand with FREQ=MONTHLY"),
+        ([START, "RRULE:FREQ=YEARLY;BYWEEKNO=1,53"], (4, 30), "'53' is not 1 to 51"),
         ([START, "RRULE:FREQ=YEARLY;BYSETPOS=1"], (4, 28), "there is none"),
         ([START, "RRULE:FREQ=YEARLY;FREQ=DAILY"], (4, 19), "given twice"),
         ([START, "RRULE:FREQ=YEARLY;BYDAY=XX"], (4, 25), "'XX' is no day of the week"),

@@ -13,7 +13,8 @@ FREQUENCIES = ("DAILY", "WEEKLY", "MONTHLY", "YEARLY")
 WEEKDAYS = ("MO", "TU", "WE", "TH", "FR", "SA", "SU")
 MOST = 999_999
 
-_BOUNDS = {"BYMONTH": 12, "BYMONTHDAY": 31, "BYYEARDAY": 366, "BYWEEKNO": 53, "BYSETPOS": 366}
+_BOUNDS = {"BYMONTH": 12, "BYMONTHDAY": 31, "BYYEARDAY": 366, "BYWEEKNO": 51, "BYSETPOS": 366}
+"""Weeks end at 51, or -51 from behind: the library takes days around the new year for others in 52 and 53."""
 _WHERE = {
     "BYWEEKNO": {"YEARLY"},
     "BYYEARDAY": {"YEARLY"},
