@@ -37,6 +37,7 @@ from duly.postgres import (
 )
 from duly.records import VERSION
 from duly.settings import Settings
+from duly.trouble import passing
 
 SILENT_BEATS = 2  # so many heartbeats without any process are an outage
 VACANT = "duly_vacant"
@@ -73,8 +74,8 @@ class Presence:
     """One process's registration and its heartbeat.
 
     ``on_lost`` is called, from the heartbeat's thread, when the identity has died: everything it held is
-    lost, and ``id`` is a new one from then on. ``serves`` is what :func:`serving` says of its worker, None where
-    it has none; each identity notes it once.
+    lost, and ``id`` is a new one from then on; ``on_fault`` with a fault of our own, after which nothing beats.
+    ``serves`` is what :func:`serving` says of its worker, None where it has none; each identity notes it once.
     """
 
     def __init__(
@@ -85,6 +86,7 @@ class Presence:
         clock: Clock,
         settings: Settings,
         on_lost: Callable[[], None] = lambda: None,
+        on_fault: Callable[[BaseException], None] = lambda error: None,
         serves: Mapping[str, Any] | None = None,
     ) -> None:
         self.id: UUID = uuid4()
@@ -97,6 +99,7 @@ class Presence:
         self._clock = clock
         self._settings = settings
         self._on_lost = on_lost
+        self._on_fault = on_fault
         self._serves = serves
         self._noted: UUID | None = None
         self._stop = threading.Event()
@@ -129,8 +132,11 @@ class Presence:
             try:
                 self._beat()
                 wait = self._settings.heartbeat
-            except psycopg.Error:
+            except Exception as error:
                 self._disconnect()
+                if not passing(error):
+                    self._on_fault(error)
+                    return
                 self._lose_trust()
                 wait = min(1.0, self._settings.heartbeat)
 

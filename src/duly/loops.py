@@ -16,14 +16,12 @@ from contextlib import asynccontextmanager, suppress
 from random import uniform
 from typing import Any
 
-import psycopg
-
 from duly import crash
 from duly.catalog import Catalog
 from duly.clock import Clock
 from duly.decisions import Decider
-from duly.errors import DatabaseError
 from duly.executors.in_process import Task
+from duly.faults import described
 from duly.jobs import Job
 from duly.leases import VACANT, Leadership, Presence, serving
 from duly.ledger import Actor, Ledger
@@ -34,6 +32,7 @@ from duly.records import author as author
 from duly.scheduler import Scheduler
 from duly.settings import Settings
 from duly.telemetry import Events, Sink, plain_lines
+from duly.trouble import passing
 from duly.worker import Worker
 
 log = logging.getLogger("duly.loops")
@@ -112,6 +111,7 @@ class Process:
             clock=clock,
             settings=settings,
             on_lost=self._lost,
+            on_fault=lambda error: self._fault("heartbeat", error),
             serves=serving(queues, self.tasks) if "worker" in ROLES[role] else None,
         )
         self.events = Events(
@@ -188,17 +188,28 @@ class Process:
             "worker": self._work,
         }
         return [
-            threading.Thread(target=self._guarded, args=(bodies[name],), name=f"duly {name}", daemon=True)
+            threading.Thread(
+                target=self._guarded, args=(name, bodies[name]), name=f"duly {name}", daemon=True
+            )
             for name in ROLES[self.role]
         ]
 
-    def _guarded(self, body: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    def _guarded(self, role: str, body: Callable[[], Coroutine[Any, Any, None]]) -> None:
         try:
             asyncio.run(body())
         except BaseException as error:
-            log.exception("a loop of duly ended")
+            self._fault(role, error)
+
+    def _fault(self, where: str, error: BaseException) -> None:
+        """An error that no later try can mend: say so once, with its trace, and end the process. From any thread."""
+        if self._failure is error:
+            return
+        log.error("%s: a fault of duly ends this process", where, exc_info=error)
+        said = described(error)
+        self.events.emit("fault", where=where, error={"class": said["class"], "message": said["message"]})
+        if self._failure is None:
             self._failure = error
-            self.stopping.set()
+        self.stopping.set()
 
     async def _prepare(self) -> None:
         """Reach the database, bring its schema along, register, and settle who was alive before."""
@@ -250,6 +261,7 @@ class Process:
             events=self.events,
             settings=self.settings,
             on_behind=lambda: self._nudge("scheduler"),
+            on_fault=lambda error: self._fault("worker", error),
             standpoint=self,
         )
 
@@ -277,10 +289,16 @@ class Process:
                 worker=self.worker,
                 on_ready=lambda: self._nudge("worker"),
             )
-            async with _beside(self._listen("scheduler"), self._keep_house(database), self._nudger("worker")):
+            beside = {"housekeeping": self._keep_house(database)}
+            async with self._beside(
+                listener=self._listen("scheduler"), nudger=self._nudger("worker"), **beside
+            ):
                 elections = asyncio.ensure_future(leadership.run(stop, self._vacant.open()))
-                await scheduler.run(stop, nudge)
-                await elections
+                try:
+                    await scheduler.run(stop, nudge)
+                finally:
+                    stop.set()  # also after a fault: the leases go back at once
+                    await elections
 
     def _led(self, word: str, facts: Mapping[str, Any]) -> None:
         """A term was won or lost."""
@@ -292,11 +310,29 @@ class Process:
         database = self._databases["worker"]
         stop, nudge = self._stops["worker"].open(), self._nudges["worker"].open()
         async with _patient(database):
-            beside = [self._listen("worker"), self._nudger("scheduler")]
-            if self.role == "worker":
-                beside.append(self._keep_house(database))
-            async with _beside(*beside):
+            beside = {"housekeeping": self._keep_house(database)} if self.role == "worker" else {}
+            async with self._beside(
+                listener=self._listen("worker"), nudger=self._nudger("scheduler"), **beside
+            ):
                 await self.worker.run(stop, nudge)
+
+    @asynccontextmanager
+    async def _beside(self, **loops: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+        """Run side loops for as long as the block lasts; a fault of one of them ends the process."""
+
+        def ended(task: asyncio.Task[None]) -> None:
+            if not task.cancelled() and (error := task.exception()) is not None:
+                self._fault(task.get_name(), error)
+
+        tasks = [asyncio.create_task(loop, name=name) for name, loop in loops.items()]
+        for task in tasks:
+            task.add_done_callback(ended)
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     # ------------------------------------------------------------------ nudges, never needed
 
@@ -316,15 +352,18 @@ class Process:
             await asyncio.sleep(NUDGE_PAUSE)
 
     async def _listen(self, role: str) -> None:
-        """Hear the notifications for one loop; without them it polls, so a fault only costs time."""
+        """Hear the notifications for one loop; without them it polls, so a lost connection only costs time."""
         while True:
-            with suppress(psycopg.Error, DatabaseError, OSError):
+            try:
                 connection = await connect(self.url, name=f"duly {role} nudges")
                 async with connection:
                     await connection.execute(statements("postgres")[f"listen_{CHANNELS[role][5:]}"])
                     self._nudges[role].set()
                     async for heard in connection.notifies():
                         (self._vacant if heard.channel == VACANT else self._nudges[role]).set()
+            except Exception as error:
+                if not passing(error):
+                    raise
             await asyncio.sleep(uniform(0.5, 1.5))
 
     # ------------------------------------------------------------------ housekeeping
@@ -360,10 +399,9 @@ class Process:
                 if self.clock.monotonic() - made_at > PARTITIONS_EVERY:
                     made_at = self.clock.monotonic()
                     await database.make_partitions()
-            except (psycopg.Error, DatabaseError):
-                continue  # the loops say so; the next round tries again
-            except Exception:  # without this loop whatever a dead worker holds would stay held for ever
-                log.exception("housekeeping failed; it is tried again")
+            except Exception as error:
+                if not passing(error):
+                    raise
 
 
 @asynccontextmanager
@@ -374,18 +412,6 @@ async def _patient(database: Database) -> AsyncIterator[None]:
         yield
     finally:
         await database.close()
-
-
-@asynccontextmanager
-async def _beside(*loops: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """Run side loops for as long as the block lasts."""
-    tasks = [asyncio.ensure_future(loop) for loop in loops]
-    try:
-        yield
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def serve(role: str, *, stop: threading.Event | None = None, **given: Any) -> int:

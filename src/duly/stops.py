@@ -7,18 +7,23 @@ nobody runs at the moment (ready, asleep, parked) ends at once, by the one exit 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from duly.ledger import Ended, Finished, Key, Ledger
-from duly.planner import decide
+from duly.planner import Standing, decide
 from duly.postgres import Connection
 from duly.records import asked_to_stop, key_arrays, key_of
+from duly.trouble import together
 
 OVERDUE = 'the next occurrence was due, and overlap is "cancel"'
 BY_HAND = 'somebody asked for another run, and overlap is "cancel"'
 _AT_ONCE = 100
 """Durable jobs that one round looks at."""
+
+log = logging.getLogger("duly.stops")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,11 +73,30 @@ async def ask_durable(ledger: Ledger) -> Asked:
     told: list[Key] = []
     ended: list[Finished] = []
     for row in rows:
-        async with ledger.database.transaction("begin_finish") as connection:
-            due = await ledger.due_job(connection, row["job_id"])
-            standings, _ = await ledger.standings(connection, [due] if due else [])
-            asking = [one.job_id for one in standings if decide(one).asks]
-            asked = await ask_holders(ledger, connection, asking, OVERDUE)
-        told.extend(asked.told)
-        ended.extend(asked.ended)
+        for asked in await together([row["job_id"]], partial(_ask_overdue, ledger), _pass_over):
+            told.extend(asked.told)
+            ended.extend(asked.ended)
     return Asked(told=told, ended=ended)
+
+
+async def _ask_overdue(ledger: Ledger, job_ids: Sequence[int]) -> Sequence[Asked]:
+    async with ledger.database.transaction("begin_finish") as connection:
+        dues = [await ledger.due_job(connection, job_id) for job_id in job_ids]
+        standings, _ = await ledger.standings(connection, [due for due in dues if due])
+        asking = [one.job_id for one in standings if _asks(one)]
+        return [await ask_holders(ledger, connection, asking, OVERDUE)]
+
+
+def _asks(standing: Standing) -> bool:
+    """Is its next run to make the one before it stop? Whoever decides a job that cannot be planned sets it aside."""
+    try:
+        return decide(standing).asks
+    except Exception as error:
+        log.warning("job %s cannot be planned", standing.job_id, exc_info=error)
+        return False
+
+
+async def _pass_over(job_id: int, error: Exception) -> Sequence[Asked]:
+    """The job is locked, or its rows are spoiled: it holds up no other."""
+    log.warning("job %s cannot be asked to make way now: %s", job_id, error)
+    return ()

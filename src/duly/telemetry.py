@@ -36,6 +36,7 @@ EVENTS: Mapping[str, str] = {
     "clock": "this process's clock, or time itself, is not the usual one",
     "database_lost": "the database does not answer",
     "database_back": "the database answers again",
+    "fault": "an error that no later try can mend: the process ends",
     "leader": "this process holds a lease now and proposes for its jobs",
     "follower": "another process holds a lease, or this one lost it",
     "draining": "no new work is taken",

@@ -1,4 +1,4 @@
-"""Every named point at which a process dies or freezes: afterwards nothing is lost, stuck, or done twice.
+"""Every named point at which a process dies, freezes or fails: afterwards nothing is lost, stuck, or done twice.
 
 All cases run at once, a few at a time, each on a database of its own; a test only waits for its case.
 """
@@ -41,6 +41,7 @@ FROZEN = tuple(
     not in ("decide.claimed", "decide.planned", "finish.completed")  # the same locks as decide.recorded
 )
 LATE = "beat.before"
+FAULTY = ("decide.recorded", "finish.before", "reap.picked", "beat.before")  # one in each loop
 
 
 @dataclass(kw_only=True)
@@ -159,6 +160,20 @@ def freeze(stage: Stage, point: str) -> None:
     stage.settled()
 
 
+def fail(stage: Stage, point: str) -> None:
+    """A fault of our own at the point: the process says so and ends with 3; another one carries on what was owed."""
+    if point == "reap.picked":
+        stage.killed("task.began:kill")
+    faulty = stage.up(f"{point}:raise")
+    assert faulty.process is not None
+    assert faulty.process.wait(timeout=40) == 3, faulty.log.read_text()[-2000:]
+    assert [event["error"]["class"] for event in faulty.events("fault")] == ["Crash"]
+    assert faulty.events("database_lost") == []
+    stage.up().ready()
+    wait_until(stage.marks.exists, seconds=40)
+    stage.settled()
+
+
 def beat_late(stage: Stage) -> None:
     """Only the heartbeat is delayed for longer than the lease: the process goes on under a new identity."""
     late = stage.up(f"{LATE}:delay=4")
@@ -175,7 +190,7 @@ def judge(stage: Stage) -> None:
     for loop in stage.loops:
         if loop.alive:
             assert loop.stop() == 0, loop.log.read_text()[-2000:]
-        assert "Traceback" not in loop.log.read_text()
+        assert ("Traceback" in loop.log.read_text()) == bool(loop.events("fault"))
     report = asyncio.run(_audit(stage.url))
     assert report.clean, report.document()
     assert report.totals.occurrences == report.totals.runs + report.totals.skipped
@@ -207,7 +222,12 @@ async def _audit(url: str) -> Any:
 # The others have their own: test_leader_windows.py, test_durable_runs.py, test_durable_cron.py.
 ELSEWHERE = ("leader.", "grant.", "step.", "sleep.", "wait.", "signal.", "finish.completed")
 HERE = tuple(p for p in POINTS if not p.startswith(ELSEWHERE))
-CASES: Sequence[str] = (*(f"{p}:kill" for p in HERE), *(f"{p}:stop" for p in FROZEN), f"{LATE}:delay")
+CASES: Sequence[str] = (
+    *(f"{p}:kill" for p in HERE),
+    *(f"{p}:stop" for p in FROZEN),
+    *(f"{p}:raise" for p in FAULTY),
+    f"{LATE}:delay",
+)
 
 
 def play(case: str, server: TestServer, folder: Path) -> None:
@@ -224,6 +244,8 @@ def play(case: str, server: TestServer, folder: Path) -> None:
             beat_late(stage)
         elif action == "stop":
             freeze(stage, point)
+        elif action == "raise":
+            fail(stage, point)
         else:
             die(stage, point)
         judge(stage)
