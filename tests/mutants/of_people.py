@@ -1,4 +1,4 @@
-"""Faults in what people do by hand: pauses, skips, holds, plans, backfills, deadlines, calendars."""
+"""Faults in what people do by hand, and in what they are told: pauses, holds, backfills, calendars, absent code."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ PAUSE = "tests/promises/test_pause.py"
 HAND = "tests/promises/test_by_hand.py"
 BACKFILL = "tests/promises/test_backfill.py"
 DEADLINES = "tests/promises/test_deadlines.py"
+ABSENT = "tests/promises/test_absent.py"
 
 OF_PEOPLE: Sequence[Mutant] = (
     _m(
@@ -111,5 +112,29 @@ OF_PEOPLE: Sequence[Mutant] = (
         "control.py",
         f"{HAND}::test_a_retry_of_an_exclusive_job_waits_for_the_place",
         ('        return cursor["live_at"] is not None\n', "        return False\n"),
+    ),
+    _m(
+        "a process that has not told what it takes is said to lack the code",
+        "audit.sql",
+        f"{ABSENT}::test_while_a_deploy_is_under_way_nothing_is_said",
+        (
+            "coalesce(wanted.task = any(living.tasks), true)",
+            "coalesce(wanted.task = any(living.tasks), false)",
+        ),
+    ),
+    _m(
+        "a command is said to lack code",
+        "audit.sql",
+        f"{ABSENT}::test_commands_and_calls_need_no_code_and_a_queue_needs_a_worker",
+        ("wanted.task is null or coalesce(", "coalesce("),
+    ),
+    _m(
+        "a new identity does not tell what it takes",
+        "leases.py",
+        "tests/postgres/test_presence.py::test_each_identity_notes_what_it_takes_and_no_beat_writes_it_again",
+        (
+            "            self._noted = self.id\n",
+            "            self._noted = self.id\n            self._serves = None\n",
+        ),
     ),
 )
