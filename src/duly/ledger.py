@@ -34,6 +34,7 @@ from duly.records import (
     ended_arrays,
     finished_of,
     idempotency_key,
+    in_order,
     key_arrays,
     key_of,
     parted,
@@ -314,11 +315,12 @@ class Ledger:
             tasks=list(hands.tasks) if hands else [],
         )
         [told] = [row for row in rows if row["job_id"] is None]
+        handed = [row for row in rows if row["job_id"] is not None]
         won = set(told["won"] or ())
         return Recorded(
             decision=told["decision_id"],
             plans=[plan for plan in plans if plan.standing.job_id in won],
-            handed=[self._claimed(row) for row in rows if row["job_id"] is not None],
+            handed=[self._claimed(row) for row in in_order(handed)],
         )
 
     async def hold(self, connection: Connection, job_id: int) -> None:
@@ -365,7 +367,7 @@ class Ledger:
         )
         claimed: list[Claimed] = []
         unreadable: list[Ended] = []
-        for row in rows:
+        for row in in_order(rows):
             try:
                 claimed.append(self._claimed(row))
             except Exception as error:
@@ -394,6 +396,7 @@ class Ledger:
             losses=row["losses"],
             started_at=row["started_at"],
             fence=row["fence"],
+            behind=row["behind"],
         )
 
     async def finish(self, connection: Connection, ended: Sequence[Ended]) -> list[Finished]:
@@ -479,12 +482,6 @@ class Ledger:
             )
             for row in rows
         ]
-
-    async def sweep(self, connection: Connection, *, limit: int = 500) -> int:
-        """The slow net: look again at jobs that nothing would wake; returns how many there were."""
-        stranded = await self.database.rows(connection, "edits", "sweep", limit=limit)
-        waiting = await self.database.rows(connection, "edits", "sweep_places", limit=limit)
-        return len(stranded) + len(waiting)
 
     async def outage(self, connection: Connection, alive_until: datetime) -> None:
         """Note that nobody lived between ``alive_until`` and now, for the jobs whose place is taken."""

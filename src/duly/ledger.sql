@@ -114,17 +114,39 @@ select due.job_id, due.schedule_id, due.policy_id, due.revision, due.newest_revi
 -- lost its race writes nothing. Runs are handed to the named worker at once, as far as it has room.
 -- The first row says which plans won; one more row for each run that was handed over. Two lists and no join of
 -- the one with the other: the planner expects one row of each, and would compare every row with every row.
+-- Of a job whose runs may be live side by side, the one before says what the others wait for, since they start in order:
+-- while it waits nothing is handed over past it, and in the lane of what is behind the next one follows it. The one before
+-- is the run at the cursor; where that holds none, or one that ended without a start, it is the newest live one.
 with planned as materialized (
     select planned.job_id, planned.revision, planned.newest_revision, planned.from_at, planned.to_at,
            planned.to_revision, planned.schedule_id, planned.policy_id, planned.due_at, planned.wake_at,
-           planned.live_at, planned.busy_at, planned.amended, planned.seen_at
+           planned.live_at, planned.busy_at, planned.amended, planned.seen_at, planned.beside
       from unnest(%(job_id)b::bigint[], %(revision)b::integer[], %(newest_revision)b::integer[],
                   %(from_at)b::timestamptz[], %(to_at)b::timestamptz[], %(to_revision)b::integer[],
                   %(schedule_id)b::bigint[], %(policy_id)b::bigint[], %(due_at)b::timestamptz[],
                   %(wake_at)b::timestamptz[], %(live_at)b::timestamptz[], %(busy_at)b::timestamptz[],
-                  %(amended)b::boolean[], %(seen_at)b::timestamptz[])
+                  %(amended)b::boolean[], %(seen_at)b::timestamptz[], %(beside)b::boolean[])
            as planned (job_id, revision, newest_revision, from_at, to_at, to_revision, schedule_id, policy_id,
-                       due_at, wake_at, live_at, busy_at, amended, seen_at)
+                       due_at, wake_at, live_at, busy_at, amended, seen_at, beside)
+),
+waiting as materialized (
+    select planned.job_id, before.late
+      from planned
+     cross join lateral (
+           select runs.state, runs.attempt, coalesce(runs.verdict = 'caught_up', false) or runs.behind as late
+             from duly.runs
+            where runs.job_id = planned.job_id and runs.scheduled_at = planned.from_at and runs.trigger_id = ''
+              and runs.state not in ('cancelled', 'expired')
+            union all
+          (select runs.state, runs.attempt, coalesce(runs.verdict = 'caught_up', false) or runs.behind
+             from duly.runs
+            where runs.job_id = planned.job_id and runs.trigger_id = ''
+              and runs.state in ('queued', 'running', 'asleep', 'parked')
+            order by runs.scheduled_at desc
+            limit 1)
+            limit 1
+           ) as before
+     where planned.beside and before.state = 'queued' and before.attempt = 0
 ),
 moved as (
     update duly.cursors
@@ -164,12 +186,13 @@ hands as (
 ),
 ran as (
     insert into duly.runs (job_id, scheduled_at, lo, verdict, revision, policy_id, decision_id, stands_count,
-                           stands_first, queue, priority, task, created_at, available_at, start_by,
+                           stands_first, queue, priority, task, created_at, available_at, start_by, behind,
                            state, attempt, worker, started_at, deadline_at)
     select run.job_id, run.scheduled_at, run.lo, run.verdict, run.revision, run.policy_id, decision.id,
            run.stands_count, run.stands_first, policies.queue, policies.priority, policies.task,
            %(decided_at)s::timestamptz, run.scheduled_at,
            run.scheduled_at + policies.must_start_within * interval '1 second',
+           run.behind or run.verdict <> 'caught_up' and run.job_id in (select waiting.job_id from waiting where waiting.late),
            case when handed.id is null then 'queued' else 'running' end,
            case when handed.id is null then 0 else 1 end,
            handed.id,
@@ -178,8 +201,8 @@ ran as (
                 else %(decided_at)s::timestamptz + (policies.timeout + 15) * interval '1 second' end
       from unnest(%(run_job_id)b::bigint[], %(run_at)b::timestamptz[], %(run_lo)b::timestamptz[],
                   %(run_verdict)b::text[], %(run_revision)b::integer[], %(run_policy_id)b::bigint[],
-                  %(run_count)b::bigint[], %(run_first)b::timestamptz[]) with ordinality
-           as run (job_id, scheduled_at, lo, verdict, revision, policy_id, stands_count, stands_first, place)
+                  %(run_count)b::bigint[], %(run_first)b::timestamptz[], %(run_behind)b::boolean[]) with ordinality
+           as run (job_id, scheduled_at, lo, verdict, revision, policy_id, stands_count, stands_first, behind, place)
       join moved on moved.job_id = run.job_id
       join duly.policies on policies.id = run.policy_id
      cross join decision
@@ -187,10 +210,12 @@ ran as (
         on run.place <= %(room)s::integer
        and policies.queue = any(%(queues)b::text[])
        and policies.task = any(%(tasks)b::text[])
+       and run.job_id not in (select waiting.job_id from waiting)
        and (policies.must_start_within is null
             or run.scheduled_at + policies.must_start_within * interval '1 second' > %(decided_at)s::timestamptz)
  returning runs.job_id, runs.scheduled_at, runs.trigger_id, runs.attempt, runs.state, runs.revision, runs.policy_id,
-           runs.kind, runs.verdict, runs.stands_count, runs.stands_first, runs.failures, runs.losses, runs.started_at
+           runs.kind, runs.verdict, runs.behind, runs.stands_count, runs.stands_first, runs.failures, runs.losses,
+           runs.started_at
 ),
 spanned as (
     insert into duly.spans (job_id, lo, hi, count, cause, into_at, revision, decision_id, author, reason)
@@ -225,15 +250,15 @@ noted as (
 select (select array_agg(moved.job_id) from moved) as won, decision.id as decision_id,
        null::bigint as job_id, null::text as name, null::jsonb as args, null::timestamptz as scheduled_at,
        null::text as trigger_id, null::integer as attempt, null::integer as revision, null::bigint as policy_id,
-       null::text as kind, null::text as verdict, null::bigint as stands_count, null::timestamptz as stands_first,
-       null::integer as failures, null::integer as losses, null::timestamptz as started_at, null::bigint as schedule_id,
+       null::text as kind, null::text as verdict, null::boolean as behind, null::bigint as stands_count,
+       null::timestamptz as stands_first, null::integer as failures, null::integer as losses, null::timestamptz as started_at, null::bigint as schedule_id,
        null::bigint as fence
   from (select) as always
   left join decision on true
  union all
 select null, null, ran.job_id, jobs.name, revisions.args, ran.scheduled_at, ran.trigger_id, ran.attempt, ran.revision,
-       ran.policy_id, ran.kind, ran.verdict, ran.stands_count, ran.stands_first, ran.failures, ran.losses, ran.started_at,
-       revisions.schedule_id, nextval('duly.fence')
+       ran.policy_id, ran.kind, ran.verdict, ran.behind, ran.stands_count, ran.stands_first, ran.failures, ran.losses,
+       ran.started_at, revisions.schedule_id, nextval('duly.fence')
   from ran
   join duly.jobs on jobs.id = ran.job_id
   join duly.revisions on revisions.job_id = ran.job_id and revisions.revision = ran.revision
@@ -261,7 +286,8 @@ select revisions.job_id, asked.scheduled_at, %(key)s::text, 'backfill', revision
  cross join decision
 
 -- name: claim
--- Hands ready runs to one worker, in each queue the punctual lane first, then the most urgent and oldest. The
+-- Hands ready runs to one worker, in each queue the punctual lane first, then the most urgent and oldest. The lane of a
+-- job that is behind has its caught-up runs and those that follow them, so that runs of one job come in order. The
 -- attempt number only grows, so an older holder can no longer write; a worker whose lease has ended is given nothing.
 with picked as materialized (
     select ready.job_id, ready.scheduled_at, ready.trigger_id
@@ -274,7 +300,7 @@ with picked as materialized (
               and runs.task = any(%(tasks)b::text[])
               and (runs.start_by is null or runs.attempt > 0
                    or runs.start_by > duly.now(%(at)s::timestamptz, %(shift)s::double precision))
-            order by coalesce(runs.verdict = 'caught_up', false), runs.priority desc, runs.available_at, runs.job_id
+            order by coalesce(runs.verdict = 'caught_up', false) or runs.behind, runs.priority desc, runs.available_at, runs.job_id
             limit %(limit)s::integer
               for no key update skip locked
            ) as ready
@@ -298,11 +324,11 @@ claimed as (
        and alive.id = %(worker)s::uuid
        and alive.expires_at > duly.clock(%(at)s::timestamptz, %(shift)s::double precision)
  returning runs.job_id, runs.scheduled_at, runs.trigger_id, runs.attempt, runs.revision, runs.policy_id, runs.kind,
-           runs.verdict, runs.stands_count, runs.stands_first, runs.failures, runs.losses, runs.started_at
+           runs.verdict, runs.behind, runs.stands_count, runs.stands_first, runs.failures, runs.losses, runs.started_at
 )
 select claimed.job_id, jobs.name, coalesce(triggers.args, revisions.args) as args, claimed.scheduled_at,
        claimed.trigger_id, claimed.attempt, claimed.revision, claimed.policy_id, claimed.kind, claimed.verdict,
-       claimed.stands_count, claimed.stands_first, claimed.failures, claimed.losses, claimed.started_at,
+       claimed.behind, claimed.stands_count, claimed.stands_first, claimed.failures, claimed.losses, claimed.started_at,
        revisions.schedule_id, nextval('duly.fence') as fence
   from claimed
   join duly.jobs on jobs.id = claimed.job_id

@@ -197,6 +197,12 @@ class Plan:
         rule = self.rule
         return rule.paused or (bool(rule.skips) and any(at > self.cursor_at for at in rule.skips))
 
+    def follows(self, run: PlannedRun) -> bool:
+        """Is the run punctual, and comes after caught-up ones of this plan?"""
+        return run.verdict == "on_time" and any(
+            one.verdict == "caught_up" and one.scheduled_at < run.scheduled_at for one in self.runs
+        )
+
     @property
     def moved(self) -> bool:
         """Does the plan move the cursor or step to another revision?"""

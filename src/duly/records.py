@@ -5,7 +5,7 @@ from __future__ import annotations
 import getpass
 import os
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -67,7 +67,8 @@ class Key:
 class Claimed:
     """One attempt that a worker holds, with all it needs to run it.
 
-    ``fence`` is greater than that of every attempt of the same job that was handed out before.
+    ``behind`` says that the run followed caught-up ones of its job in their lane. ``fence`` is greater than that of
+    every attempt of the same job that was handed out before.
     """
 
     key: Key
@@ -85,6 +86,12 @@ class Claimed:
     losses: int
     started_at: datetime
     fence: int = 0
+    behind: bool = False
+
+    @property
+    def late(self) -> bool:
+        """Did the run travel in the lane of what has fallen behind?"""
+        return self.behind or self.verdict == "caught_up"
 
     @property
     def id(self) -> str:
@@ -313,6 +320,7 @@ def _cursor_arrays(plans: Sequence[Plan]) -> dict[str, list[Any]]:
         "busy_at": [p.busy_at for p in plans],
         "amended": [p.amended for p in plans],
         "seen_at": [p.seen_at for p in plans],
+        "beside": [any(not run.rule.policy.exclusive for run in p.runs) for p in plans],
     }
 
 
@@ -326,6 +334,7 @@ def _run_arrays(runs: Sequence[tuple[Plan, PlannedRun]]) -> dict[str, list[Any]]
         "run_policy_id": [run.rule.policy_id for _, run in runs],
         "run_count": [run.count for _, run in runs],
         "run_first": [run.first for _, run in runs],
+        "run_behind": [p.follows(run) for p, run in runs],
     }
 
 
@@ -404,3 +413,8 @@ def asked_to_stop(reason: str) -> dict[str, str]:
 def key_of(row: Row) -> Key:
     """The identity of the run that a row is about."""
     return Key(job_id=row["job_id"], scheduled_at=row["scheduled_at"], trigger_id=row["trigger_id"])
+
+
+def in_order(rows: Iterable[Row]) -> list[Row]:
+    """Rows of runs by their instants: an update returns them as it happens to find them."""
+    return sorted(rows, key=lambda row: row["scheduled_at"])

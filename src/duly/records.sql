@@ -85,7 +85,7 @@ select attempts.job_id, attempts.scheduled_at, attempts.trigger_id, attempts.att
 -- Attempts that a worker holds and does not know of: their claim's answer was lost. Locked, as the fence is drawn anew.
 with held as materialized (
     select runs.job_id, runs.scheduled_at, runs.trigger_id, runs.attempt, runs.revision, runs.policy_id, runs.kind,
-           runs.verdict, runs.stands_count, runs.stands_first, runs.failures, runs.losses, runs.started_at
+           runs.verdict, runs.behind, runs.stands_count, runs.stands_first, runs.failures, runs.losses, runs.started_at
       from duly.runs
      where runs.state = 'running'
        and runs.worker = %(worker)s::uuid
@@ -95,8 +95,8 @@ with held as materialized (
        for no key update skip locked
 )
 select held.job_id, jobs.name, coalesce(triggers.args, revisions.args) as args, held.scheduled_at, held.trigger_id,
-       held.attempt, held.revision, held.policy_id, held.kind, held.verdict, held.stands_count, held.stands_first,
-       held.failures, held.losses, held.started_at, revisions.schedule_id, nextval('duly.fence') as fence
+       held.attempt, held.revision, held.policy_id, held.kind, held.verdict, held.behind, held.stands_count,
+       held.stands_first, held.failures, held.losses, held.started_at, revisions.schedule_id, nextval('duly.fence') as fence
   from held
   join duly.jobs on jobs.id = held.job_id
   join duly.revisions on revisions.job_id = held.job_id and revisions.revision = held.revision
@@ -204,8 +204,9 @@ select runs.job_id, runs.scheduled_at, runs.trigger_id
  order by runs.scheduled_at
 
 -- name: backfilled
--- What became of the runs of one backfill.
+-- What became of the runs of one backfill; ended ones were asked to stop with the whole of it.
 select runs.state, count(runs.job_id)::integer as runs,
+       count(runs.job_id) filter (where starts_with(runs.cancel_reason, %(ended)s::text))::integer as ended,
        runs.state in ('queued', 'running', 'asleep', 'parked') as live
   from duly.runs
  where runs.job_id = %(job_id)s::bigint

@@ -359,7 +359,7 @@ class Worker:
         finally:
             self._places.give_back(limit - len(claimed))
         self._crowded = len(claimed) == limit
-        self._lull = all(one.verdict == "caught_up" for one in claimed)
+        self._lull = all(one.late for one in claimed)
         for one in claimed:
             self._begin(one, worker, generation)
         return len(claimed), limit

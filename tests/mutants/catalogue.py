@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from tests.mutants.mutant import ROOT, Mutant
 from tests.mutants.mutant import mutant as _m
 from tests.mutants.of_connections import OF_CONNECTIONS
+from tests.mutants.of_order import OF_ORDER
 from tests.mutants.of_people import OF_PEOPLE
 from tests.mutants.of_timers import OF_TIMERS
 
@@ -577,5 +578,6 @@ MUTANTS: Sequence[Mutant] = (
     ),
     *OF_TIMERS,
     *OF_PEOPLE,
+    *OF_ORDER,
     *OF_CONNECTIONS,
 )

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Any
 from uuid import uuid4
 
 import pytest
 
 from duly.ledger import BEGINNING
+from duly.planner import decide
 from duly.postgres import Connection, Database, statements
+from duly.records import plan_arrays
 from duly.scheduler import FOREVER
+from postgres.workshop import Workshop
 
 SORT = re.compile(r"(^|-> +)(Incremental )?Sort$", re.MULTILINE)
 
@@ -111,3 +116,56 @@ async def test_a_worker_consumes_due_timers_by_index_without_a_sort(
     assert "cursors_pkey" in plan
     assert not SORT.search(plan), plan
     assert "Seq Scan" not in plan, plan
+
+
+async def touched(database: Database, connection: Connection, name: str, given: dict[str, Any]) -> int:
+    """How many buffers a shipped statement touches while it is carried out."""
+    text = f"explain (analyze, buffers, format json) {statements('ledger')[name]}"
+    [row] = await (await connection.execute(text, database.given(given))).fetchall()  # type: ignore[arg-type]
+    plan = row["QUERY PLAN"][0]["Plan"]
+    return int(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
+
+
+async def test_the_order_within_a_job_costs_the_same_behind_a_long_backlog(database: Database) -> None:
+    """To claim one run, and to decide the next, a few pages are read, and not what waits before them."""
+    shop = Workshop(database)
+    await shop.job("job", wait)
+    await shop.ready("job", 20_000)
+    await shop.execute("update duly.runs set verdict = 'caught_up'")
+    await shop.execute("update duly.cursors set cursor_at = cursor_at - interval '1 day'")
+    await shop.execute("update duly.cursors set due_at = '2026-01-06Z', wake_at = '2026-01-06Z'")
+    await shop.execute("vacuum analyze duly.runs")
+    worker = await shop.enter()
+    able: dict[str, Any] = {"worker": worker, "queues": ["default"], "tasks": ["job"]}
+    async with database.transaction("begin_claim") as connection:
+        assert await touched(database, connection, "claim", {**able, "limit": 1}) < 100
+    async with database.transaction() as connection:
+        due = await shop.ledger.due(connection, until=FOREVER, limit=1)
+        [standing], _ = await shop.ledger.standings(connection, due)
+        plan = decide(replace(standing, live_caught_up=0), budget=1)
+        signed = {**dict.fromkeys(WHO), "mechanism": "database"}
+        given = {**plan_arrays([plan]), **signed, **able, "tiles": 1, "room": 100, "decided_at": standing.now}
+        assert await touched(database, connection, "record", given) < 150
+    [newest] = await shop.execute("select state, behind from duly.runs order by created_at desc limit 1")
+    assert newest == {"state": "queued", "behind": False}, (
+        "a caught-up one waits for its turn like those before it"
+    )
+
+
+WHO = (
+    "mechanism",
+    "process",
+    "host",
+    "pid",
+    "version",
+    "lease",
+    "epoch",
+    "term",
+    "clock_offset",
+    "author",
+    "reason",
+)
+
+
+async def wait() -> None:
+    """A task that nobody runs here."""
