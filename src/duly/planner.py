@@ -146,6 +146,12 @@ def _answer(plan: Plan, rule: Rule, horizon: datetime, budget: int) -> None:
         if plan.waits_for is not None:
             return
         budget -= len(plan.runs) - made
+    elif not rule.paused:
+        made = len(plan.runs)
+        _held_up_part(plan, rule, horizon, budget)
+        if plan.waits_for is not None:
+            return
+        budget -= len(plan.runs) - made
     if rule.policy.window is not None:
         floor = plan.standing.now - timedelta(seconds=rule.policy.window)
         _span(plan, rule, min(floor - _TICK, horizon), "window")
@@ -208,6 +214,17 @@ def _full_part(plan: Plan, rule: Rule, horizon: datetime, budget: int) -> None:
         plan.waits_for = _hindrance(plan, rule, punctual, budget, _free(plan, rule))
         if plan.waits_for is None:
             _newest(plan, rule, until)
+
+
+def _held_up_part(plan: Plan, rule: Rule, horizon: datetime, budget: int) -> None:
+    """Start each of what fell due behind a run that held the place, under answers from before an edit.
+
+    This job lets runs go on side by side, but what was owed before the edit had to wait, and is decided first.
+    """
+    seen_at = plan.standing.seen_at
+    first = rule.next(plan.cursor_at)
+    if seen_at is not None and first is not None and first <= min(seen_at, horizon):
+        _each(plan, rule, first, min(seen_at, horizon), budget)
 
 
 def _busy_part(plan: Plan, rule: Rule, horizon: datetime, budget: int) -> None:

@@ -40,11 +40,12 @@ class Tile:
     what: str
     count: int = 1
     into: datetime | None = None
+    begun: bool = True
 
     @property
     def is_run(self) -> bool:
-        """Did an instant run, and not only get an answer?"""
-        return self.what in ("on_time", "caught_up")
+        """Did an instant run, and not only get an answer, or a run that was asked to stop before anybody began it?"""
+        return self.begun and self.what in ("on_time", "caught_up")
 
     def __str__(self) -> str:
         into = "" if self.into is None else f" into {self.into:%d %H:%M}"
@@ -95,8 +96,21 @@ def local(at: datetime, zone: str) -> datetime:
 def answered(
     answers: Mapping[int, tuple[str, str]], stretches: Sequence[Stretch], *, window: timedelta | None = None
 ) -> list[Tile]:
-    """The tiles of a time line that answer for something, oldest first; each revision has its catch-up and overlap."""
-    return [tile for one in stretches for tile in _stretch(*answers[one.revision], one, window)]
+    """The tiles of a time line that answer for something, oldest first; each revision has its catch-up and overlap.
+
+    A run that goes on over an edit is where the two differ that ask for a place and that do not: what may run beside
+    others still comes after what waits, and runs that began side by side hold no place.
+    """
+    tiles: list[Tile] = []
+    before = None
+    for one in stretches:
+        catchup, overlap = answers[one.revision]
+        if one.state == "busy" and before is not None and (before == "allow") != (overlap == "allow"):
+            tiles += _each(one.instants, one) if overlap == "allow" else _behind_the_next(overlap, one)
+        else:
+            tiles += _stretch(catchup, overlap, one, window)
+        before = overlap if one.state == "busy" else None
+    return tiles
 
 
 def _stretch(catchup: str, overlap: str, given: Stretch, window: timedelta | None) -> list[Tile]:
@@ -127,6 +141,17 @@ def _busy(overlap: str, owed: list[datetime], given: Stretch) -> list[Tile]:
     return _newest("coalesced", owed, given)
 
 
+def _behind_the_next(overlap: str, given: Stretch) -> list[Tile]:
+    """The first one is given to execution beside what is going on, and nobody begins it before the stretch is over.
+
+    The place is its own; under ``cancel`` it makes way for the next, at once, as does that.
+    """
+    first, *others = given.instants
+    if overlap == "cancel":
+        return [Tile(at, "on_time", begun=at == given.instants[-1]) for at in given.instants]
+    return [Tile(first, "on_time"), *_busy(overlap, others, given)]
+
+
 def _missed(catchup: str, owed: list[datetime], given: Stretch) -> list[Tile]:
     if catchup == "all":
         return _each(owed, given)
@@ -137,7 +162,7 @@ def _missed(catchup: str, owed: list[datetime], given: Stretch) -> list[Tile]:
     return [Tile(owed[-1], "missed", len(owed))]
 
 
-def _each(owed: list[datetime], given: Stretch) -> list[Tile]:
+def _each(owed: Sequence[datetime], given: Stretch) -> list[Tile]:
     """Only the newest can be on time: the grace of each other one ended when the next was due."""
     return [Tile(at, "caught_up") for at in owed[:-1]] + [Tile(owed[-1], _label(owed[-1], given))]
 

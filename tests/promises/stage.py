@@ -18,6 +18,7 @@ from duly.scheduler import Scheduler
 from duly.settings import Settings
 from duly.telemetry import Events
 from duly.testing import Lab, Verdict
+from duly.timers import Timers
 
 Open = Callable[..., AbstractAsyncContextManager[Lab]]
 FOREVER = 100 * 365 * 86400.0
@@ -150,6 +151,22 @@ class Hand:
             return await self.ledger.claim(
                 connection, self.id, queues=["default"], tasks=[*self.t.app.tasks, "!shell"], limit=limit
             )
+
+    async def start(self, limit: int = 100) -> list[Claimed]:
+        """The durable jobs whose timers are due, at most ``limit`` of each lane."""
+        timers = Timers(
+            ledger=self.ledger,
+            standpoint=self.t,
+            queues=["default"],
+            tasks=[*self.t.app.tasks],
+            events=self.t.scheduler._decider._events,
+            settings=self.t._settings,
+            on_ready=lambda: None,
+        )
+        await timers.look()
+        punctual, _ = await timers.start(self.id, limit, late=False)
+        late, _ = await timers.start(self.id, limit, late=True)
+        return [*punctual, *late]
 
     async def end(self, claimed: Claimed, outcome: str = "succeeded", **left: Any) -> Finished | None:
         """Record how an attempt ended; None when the run had been lost to somebody else."""

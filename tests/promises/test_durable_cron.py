@@ -12,10 +12,8 @@ from duly.audit import audit
 from duly.cluster import cluster
 from duly.explain import explain
 from duly.jobs import make_job
-from duly.ledger import Claimed
 from duly.listing import job
 from duly.testing import Lab
-from duly.timers import Timers
 from tests.promises.stage import Hand, Open, remember, rows, told
 
 START = datetime(2027, 1, 5, 12, tzinfo=UTC)
@@ -33,23 +31,6 @@ async def timers(t: Lab, job: str = "j") -> list[datetime]:
 async def workers(t: Lab, **how: Any) -> None:
     """Let time pass with workers only."""
     await t.advance(scheduler=False, **how)
-
-
-async def start(t: Lab, hand: Hand) -> list[Claimed]:
-    """What the hand starts of what is due; its runs last until the test ends them."""
-    timers = Timers(
-        ledger=hand.ledger,
-        standpoint=t,
-        queues=["default"],
-        tasks=[*t.app.tasks],
-        events=t.scheduler._decider._events,
-        settings=t._settings,
-        on_ready=lambda: None,
-    )
-    await timers.look()
-    punctual, _ = await timers.start(hand.id, 100, late=False)
-    late, _ = await timers.start(hand.id, 100, late=True)
-    return [*punctual, *late]
 
 
 async def test_no_scheduler_takes_part(laboratory: Open) -> None:
@@ -81,7 +62,7 @@ async def test_a_run_in_flight_has_no_timer_and_its_end_sets_the_next(laboratory
     async with laboratory(app, at=AT) as t:
         hand = await Hand(t).enter()
         t.clock.set(START + timedelta(seconds=5))
-        [claimed] = await start(t, hand)
+        [claimed] = await hand.start()
         assert await timers(t) == []
         await t.audit()
         t.clock.set(START + timedelta(seconds=12))
@@ -187,7 +168,7 @@ async def test_what_falls_due_while_busy_is_answered_by_overlap(laboratory: Open
     async with laboratory(app, at=AT) as t:
         hand = await Hand(t).enter()
         t.clock.set(START + timedelta(seconds=5))
-        held = await start(t, hand)
+        held = await hand.start()
         assert len(held) == 3
         t.clock.set(START + timedelta(seconds=17))
         for claimed in held:
@@ -273,7 +254,7 @@ async def test_a_run_that_a_person_ends_or_tries_again_keeps_the_chain(laborator
     async with laboratory(app, at=AT) as t:
         t.clock.set(START + timedelta(seconds=60))
         hand = await Hand(t).enter()
-        [claimed] = await start(t, hand)
+        [claimed] = await hand.start()
         await hand.end(claimed, "failed", error={"class": "Broken", "message": "for good"})
         assert await timers(t) == [START + timedelta(seconds=120)]
         await t.client.runs.retry(claimed.id)
@@ -297,7 +278,7 @@ async def test_a_lost_run_is_tried_again_and_sets_the_timer_when_it_ends(laborat
     async with laboratory(app, at=AT) as t:
         t.clock.set(START + timedelta(seconds=60))
         hand = await Hand(t).enter(lease=20)
-        await start(t, hand)
+        await hand.start()
         t.clock.set(START + timedelta(seconds=90))
         await t.reaper.reap()
         assert await timers(t) == []
@@ -314,7 +295,7 @@ async def test_what_fell_due_while_a_lost_run_was_not_known_to_be_busy_was_misse
     async with laboratory(app, at=AT) as t:
         t.clock.set(START + timedelta(seconds=10))
         hand = await Hand(t).enter(lease=15)
-        assert len(await start(t, hand)) == 1
+        assert len(await hand.start()) == 1
         await t.scheduler.turn()
         assert len(await hand.claim()) == 1
         t.clock.set(START + timedelta(seconds=22))
@@ -343,7 +324,7 @@ async def test_the_last_loss_ends_the_run_and_sets_the_timer(laboratory: Open) -
     async with laboratory(app, at=AT) as t:
         t.clock.set(START + timedelta(seconds=60))
         hand = await Hand(t).enter(lease=20)
-        await start(t, hand)
+        await hand.start()
         t.clock.set(START + timedelta(seconds=90))
         await t.reaper.reap()
         assert await timers(t) == [START + timedelta(seconds=120)]
@@ -369,7 +350,7 @@ async def test_a_manual_run_that_waits_gets_the_place_before_the_timer(laborator
     async with laboratory(app, at=AT) as t:
         hand = await Hand(t).enter()
         t.clock.set(START + timedelta(seconds=60))
-        [claimed] = await start(t, hand)
+        [claimed] = await hand.start()
         await t.trigger("j", key="by hand")
         waiting = [run["wakes_at"] for run in await t.runs("j") if run["waits_for"] == "place"]
         await hand.end(claimed)
@@ -401,7 +382,7 @@ async def test_an_edit_while_busy_is_stepped_over_when_the_run_has_ended(laborat
     async with laboratory(app, at="2027-01-05T12:00:01Z") as t:
         hand = await Hand(t).enter()
         t.clock.set(START + timedelta(seconds=10))
-        [claimed] = await start(t, hand)
+        [claimed] = await hand.start()
         await t.edit(edited)
         assert await timers(t) == []
         t.clock.set(START + timedelta(seconds=12))
@@ -525,7 +506,7 @@ async def test_audit_names_a_timer_beside_a_live_run(laboratory: Open) -> None:
     async with laboratory(app, at=AT) as t:
         hand = await Hand(t).enter()
         t.clock.set(START + timedelta(seconds=5))
-        await start(t, hand)
+        await hand.start()
         await rows(
             t,
             "insert into duly.timers (job_id, fires_at, queue, task, set_at)"

@@ -18,7 +18,6 @@ from duly.audit import audit
 from duly.errors import Conflict
 from duly.ledger import Claimed
 from duly.testing import Lab
-from duly.timers import Timers
 from tests.promises.stage import Hand, Open, remember
 
 START = datetime(2027, 1, 5, 12, tzinfo=UTC)
@@ -135,19 +134,12 @@ class Twins:
 
     async def begin(self, hand: Hand) -> list[Claimed]:
         """Wait until something falls due, and hold what starts then; as many of the one kind as of the other."""
-        timers = Timers(
-            ledger=hand.ledger, standpoint=self.t, queues=["default"], tasks=[*self.t.app.tasks],
-            events=self.t.scheduler._decider._events, settings=self.t._settings, on_ready=lambda: None,
-        )  # fmt: skip
         async with self.t.database.connection() as connection:
             at = await self.t._next_firing(connection)
         self.t.clock.set(max(at or self.t.now, self.t.now))
         await self.t.scheduler.turn()
         claimed = await hand.claim()
-        await timers.look()
-        started = [
-            each for late in (False, True) for each in (await timers.start(hand.id, 100, late=late))[0]
-        ]
+        started = await hand.start()
         assert len(claimed) == len(started), (claimed, started)
         return [*claimed, *started]
 

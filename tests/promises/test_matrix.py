@@ -6,7 +6,7 @@ computed by ``matrix_model`` from the instants and from what happened, before an
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from duly import Duly, Run
+from duly.ledger import Claimed
 from duly.testing import Lab
 from promises.matrix_model import GRACE, Instants, Stretch, Tile, answered, daily, hourly
 from promises.stage import Hand, Open, at, decide, remember, rows
@@ -26,13 +27,42 @@ PAIRS = [
         for overlap in ("skip", "queue", "queue_one", "cancel", "allow")
     ),
 ]
-OTHERS = [*PAIRS[5:], *PAIRS[:5]]
+MECHANISMS = ("database", "leader", "durable")
 OWED = 5
 IN_TIME, LATE = timedelta(seconds=30), timedelta(minutes=20)
 SHORTLY = timedelta(minutes=5)
 BERLIN = "Europe/Berlin"
-Jobs = Mapping[str, list[Run]]
-Answers = Sequence[tuple[str, str]]
+Seen = Mapping[str, list[Run]]
+Answers = Mapping[str, tuple[str, str, str]]
+
+
+def kept(mechanism: str) -> list[tuple[str, str]]:
+    """The pairs that a mechanism can promise: a durable job has one live run, so nothing of it runs side by side."""
+    return [pair for pair in PAIRS if mechanism != "durable" or pair[1] != "allow"]
+
+
+def named(which: Callable[[tuple[str, str], str], tuple[str, str, str]]) -> Answers:
+    """An answer for each job: catch-up, overlap and mechanism. The jobs are named after those that they begin with."""
+    return {
+        "-".join((*pair, mechanism)): which(pair, mechanism)
+        for mechanism in MECHANISMS
+        for pair in kept(mechanism)
+    }
+
+
+def another_pair(pair: tuple[str, str], mechanism: str) -> tuple[str, str, str]:
+    pairs = kept(mechanism)
+    return *pairs[(pairs.index(pair) + 6) % len(pairs)], mechanism
+
+
+def another_mechanism(pair: tuple[str, str], mechanism: str) -> tuple[str, str, str]:
+    able = [one for one in MECHANISMS if pair in kept(one)]
+    return *pair, able[(able.index(mechanism) + 1) % len(able)]
+
+
+JOBS = named(lambda pair, mechanism: (*pair, mechanism))
+OTHER_ANSWERS = named(another_pair)
+OTHER_MECHANISMS = named(another_mechanism)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,11 +84,12 @@ class Situation:
 
 
 class Scene:
-    """A laboratory with a job for each pair, shortly after the first instant; what each job really ran."""
+    """A laboratory with a job for each pair and mechanism; what each job really ran."""
 
-    def __init__(self, t: Lab, situation: Situation, seen: Jobs) -> None:
+    def __init__(self, t: Lab, situation: Situation, seen: Seen) -> None:
         self.t, self.late, self.seen = t, situation.late, [seen]
-        self.answers: Answers = PAIRS
+        self.answers: Answers = JOBS
+        self.going: list[Claimed] = []
         begin = at(situation.begin)
         self.first, *rest = situation.instants(begin, begin + timedelta(days=9))[: OWED + 2]
         self.owed, self.last = rest[:OWED], rest[OWED]
@@ -68,15 +99,30 @@ class Scene:
         """The instants that the task of a job was called for, in the order of the calls."""
         return [run.scheduled_at for seen in self.seen for run in seen[job]]
 
+    async def begin(self, *, by_hand: bool) -> None:
+        """The first instant comes, and a little more. By hand, its runs go on until :meth:`end`."""
+        await self.t.advance(to=self.first, worker=not by_hand)
+        if by_hand:
+            self.hand = await Hand(self.t).enter()
+            self.going = [*await self.hand.claim(), *await self.hand.start()]
+            assert len(self.going) == len(JOBS)
+        await self.t.advance(by=SHORTLY, worker=not by_hand)
+
+    async def end(self) -> None:
+        """The first runs end: when they like, or, under ``cancel``, because they were asked to."""
+        for one in self.going:
+            await self.hand.end(one, "cancelled" if "-cancel-" in one.job else "succeeded")
+
 
 @dataclass(frozen=True)
 class Story:
-    """What became of one job: its tiles, and the instants that its task was called for.
+    """What became of one job: its tiles, by which mechanisms, and the instants that its task was called for.
 
-    They are in the order of the calls, except with ``allow``: runs side by side may begin in any order.
+    These are in the order of the calls, except with ``allow``: runs side by side may begin in any order.
     """
 
     tiles: list[str]
+    decided_by: list[str]
     called: list[str]
 
 
@@ -85,17 +131,16 @@ def declared(
     zone: str,
     *,
     window: timedelta | None = None,
-    answers: Answers = PAIRS,
+    answers: Answers = JOBS,
     grace: timedelta = GRACE,
-) -> tuple[Duly, Jobs]:
-    """One job named after each pair, with its answers or others, and where each of them remembers its runs."""
+) -> tuple[Duly, Seen]:
+    """Each job with its answers or others, and where it remembers its runs."""
     app, seen = Duly(), {}
-    for pair, (catchup, overlap) in zip(PAIRS, answers, strict=True):
+    for name, (catchup, overlap, mechanism) in answers.items():
         more: dict[str, Any] = {"cancel_grace": "12h"} if overlap == "cancel" else {}
-        more["grace"] = grace
+        more |= {"grace": grace, "mechanism": mechanism}
         if catchup != "none":
             more["catchup_window"] = window
-        name = "-".join(pair)
         seen[name] = remember(app, name, schedule, tz=zone, catchup=catchup, overlap=overlap, **more)
     return app, seen
 
@@ -107,27 +152,20 @@ async def outage(scene: Scene) -> list[Stretch]:
 
 
 async def busy(scene: Scene) -> list[Stretch]:
-    """The first run goes on and on; it ends when it likes, or, under ``cancel``, because it was asked to."""
-    hand = await Hand(scene.t).enter()
-    going = await hand.claim()
-    assert len(going) == len(PAIRS)
+    """The first run goes on and on; somebody looks on, and ``cancel`` asks it to stop when the next is due."""
     await decide(scene.t, by=scene.over - scene.t.now)
     asked = await rows(scene.t, "select cancel_at from duly.runs where cancel_at is not null")
-    assert [row["cancel_at"] for row in asked] == [scene.owed[0]] * sum(two == "cancel" for _, two in PAIRS)
-    for one in going:
-        await hand.end(one, "cancelled" if one.job.endswith("-cancel") else "succeeded")
+    cancels = sum(overlap == "cancel" for _, overlap, _ in JOBS.values())
+    assert [row["cancel_at"] for row in asked] == [scene.owed[0]] * cancels
+    await scene.end()
     await scene.t.settle()
     return [Stretch(instants=scene.owed, state="busy", now=scene.over)]
 
 
 async def busy_then_outage(scene: Scene) -> list[Stretch]:
     """The first run ends after two fell due behind it, and at that very moment nobody is left to decide."""
-    hand = await Hand(scene.t).enter()
-    going = await hand.claim()
-    assert len(going) == len(PAIRS)
     await decide(scene.t, by=scene.owed[1] + LATE - scene.t.now)
-    for one in going:
-        await hand.end(one, "cancelled" if one.job.endswith("-cancel") else "succeeded")
+    await scene.end()
     await scene.t.outage(by=scene.over - scene.t.now)
     return [
         Stretch(instants=scene.owed[:2], state="busy", now=scene.over),
@@ -156,28 +194,72 @@ async def pause_answered(scene: Scene) -> list[Stretch]:
 
 async def edit(scene: Scene) -> list[Stretch]:
     """Three are owed, then the schedule moves to a quarter past; two later, somebody is up again."""
-    return await _edited(scene, PAIRS)
+    return await _edited(scene, JOBS)
 
 
 async def edit_of_the_answers(scene: Scene) -> list[Stretch]:
     """The same, and each job gets the answers of another one with its new schedule."""
-    return await _edited(scene, OTHERS)
+    return await _edited(scene, OTHER_ANSWERS)
+
+
+async def edit_of_the_mechanism(scene: Scene) -> list[Stretch]:
+    """The same, and each job gets another mechanism with its new schedule."""
+    return await _edited(scene, OTHER_MECHANISMS)
 
 
 async def _edited(scene: Scene, answers: Answers) -> list[Stretch]:
-    old, boundary = scene.owed[:3], scene.owed[2] + timedelta(minutes=30)
-    *new, scene.last = hourly(15, "UTC")(boundary, boundary + timedelta(hours=3))
-    scene.over = new[-1] + scene.late
+    boundary = scene.owed[2] + timedelta(minutes=30)
     await scene.t.advance(to=boundary, scheduler=False, worker=False)
-    app, seen = declared("15 * * * *", "UTC", answers=answers)
-    scene.answers = answers
-    scene.seen.append(seen)
-    await scene.t.edit(app)
+    old, new = await _edit(scene, boundary, answers)
     await scene.t.outage(by=scene.over - scene.t.now)
     before, after = (Stretch(instants=part, state="nobody", now=scene.over) for part in (old, new))
     return [before, replace(after, revision=2)]
 
 
+async def edit_while_busy(scene: Scene) -> list[Stretch]:
+    """Three fall due behind the first run, then the schedule moves; two later, the run ends."""
+    return await _edited_while_busy(scene, JOBS)
+
+
+async def edit_of_the_answers_while_busy(scene: Scene) -> list[Stretch]:
+    """The same, and each job gets the answers of another one with its new schedule."""
+    return await _edited_while_busy(scene, OTHER_ANSWERS)
+
+
+async def edit_of_the_mechanism_while_busy(scene: Scene) -> list[Stretch]:
+    """The same, and each job gets another mechanism with its new schedule."""
+    return await _edited_while_busy(scene, OTHER_MECHANISMS)
+
+
+async def _edited_while_busy(scene: Scene, answers: Answers) -> list[Stretch]:
+    boundary = scene.owed[2] + timedelta(minutes=30)
+    await decide(scene.t, by=boundary - scene.t.now)
+    old, new = await _edit(scene, boundary, answers)
+    await decide(scene.t, by=scene.over - scene.t.now)
+    await scene.end()
+    await scene.t.settle()
+    before, after = (Stretch(instants=part, state="busy", now=scene.over) for part in (old, new))
+    return [before, replace(after, revision=2)]
+
+
+async def _edit(scene: Scene, boundary: datetime, answers: Answers) -> tuple[list[datetime], list[datetime]]:
+    """Another schedule and other answers from now on: what is owed on either side of the boundary."""
+    *new, scene.last = hourly(15, "UTC")(boundary, boundary + timedelta(hours=3))
+    scene.over = new[-1] + scene.late
+    app, seen = declared("15 * * * *", "UTC", answers=answers)
+    scene.answers = answers
+    scene.seen.append(seen)
+    await scene.t.edit(app)
+    return scene.owed[:3], new
+
+
+BUSY = (
+    busy,
+    busy_then_outage,
+    edit_while_busy,
+    edit_of_the_answers_while_busy,
+    edit_of_the_mechanism_while_busy,
+)
 DAILY = "30 2 * * *"
 SITUATIONS = {
     "outage": Situation(happens=outage),
@@ -196,6 +278,11 @@ SITUATIONS = {
     "edit_within_grace": Situation(happens=edit, late=IN_TIME),
     "edit_of_the_answers": Situation(happens=edit_of_the_answers),
     "edit_of_the_answers_within_grace": Situation(happens=edit_of_the_answers, late=IN_TIME),
+    "edit_of_the_mechanism": Situation(happens=edit_of_the_mechanism),
+    "edit_while_busy": Situation(happens=edit_while_busy),
+    "edit_while_busy_within_grace": Situation(happens=edit_while_busy, late=IN_TIME),
+    "edit_of_the_answers_while_busy": Situation(happens=edit_of_the_answers_while_busy),
+    "edit_of_the_mechanism_while_busy": Situation(happens=edit_of_the_mechanism_while_busy),
     "gap_hourly": Situation(happens=outage, zone=BERLIN, begin="2027-03-27T22:00:00Z"),
     "fold_hourly": Situation(happens=outage, zone=BERLIN, begin="2027-10-30T21:00:00Z", late=IN_TIME),
     "gap_daily": Situation(
@@ -205,18 +292,23 @@ SITUATIONS = {
 }
 
 
-async def told(t: Lab, job: str) -> list[str]:
-    """The tiles of a job that answer for something, in the words of the model."""
-    labels = {run["id"]: run["verdict"] for run in await t.runs(job)}
-    return [
-        str(
-            Tile(one.hi, labels[str(one.run)])
-            if one.kind == "run"
-            else Tile(one.hi, str(one.cause), one.count, at(one.run.split("@")[1]) if one.run else None)
-        )
-        for one in await t.verdicts(job)
-        if one.count
-    ]
+async def stories_of(t: Lab) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
+    """Of each job the tiles that answer for something, in the words of the model, and who decided, turn by turn."""
+    found = await rows(
+        t,
+        "select jobs.name, tiles.kind, tiles.hi, tiles.answer, tiles.count, tiles.into_at, decisions.mechanism"
+        " from duly.tiles join duly.decisions on decisions.id = tiles.decision_id"
+        " join duly.jobs on jobs.id = tiles.job_id order by tiles.hi",
+    )
+    told: dict[str, list[str]] = {job: [] for job in JOBS}
+    turns: dict[str, list[str]] = {job: [] for job in JOBS}
+    for row in found:
+        if row["count"]:
+            into = row["into_at"] if row["kind"] == "span" else None
+            told[row["name"]].append(str(Tile(row["hi"], row["answer"], row["count"], into)))
+        if turns[row["name"]][-1:] != [row["mechanism"]]:
+            turns[row["name"]].append(row["mechanism"])
+    return told, turns
 
 
 def instants(found: Iterable[datetime]) -> list[str]:
@@ -224,27 +316,31 @@ def instants(found: Iterable[datetime]) -> list[str]:
 
 
 async def played(laboratory: Open, situation: Situation) -> dict[str, tuple[Story, Story]]:
-    """What each pair has to give in a situation, and what it gave."""
+    """What each job has to give in a situation, and what it gave."""
     app, seen = declared(situation.schedule, situation.zone, window=situation.window, grace=situation.grace)
-    by_hand = situation.happens in (busy, busy_then_outage)
+    by_hand = situation.happens in BUSY
     async with laboratory(app, at=situation.begin) as t:
         scene = Scene(t, situation, seen)
-        await t.advance(to=scene.first + SHORTLY, worker=not by_hand)
+        await scene.begin(by_hand=by_hand)
         happened = [Stretch(instants=[scene.first], state="up", now=scene.first)]
         happened += [replace(one, grace=situation.grace) for one in await situation.happens(scene)]
         await t.advance(to=scene.last + IN_TIME)
         happened.append(Stretch(instants=[scene.last], state="up", now=scene.last))
         assert (await t.audit()).totals.owed == 0
-        found = {}
-        for pair, other in zip(PAIRS, scene.answers, strict=True):
-            job = "-".join(pair)
-            tiles = answered({1: pair, 2: other}, happened, window=situation.window)
+        (told, turns), found = await stories_of(t), {}
+        for job, (*pair, mechanism) in JOBS.items():
+            *other, next_mechanism = scene.answers[job]
+            tiles = answered({1: (*pair,), 2: (*other,)}, happened, window=situation.window)
             runs = [one.at for one in tiles if one.is_run][by_hand:]
             called = scene.called(job)
-            if "allow" in (pair[1], other[1]):
+            if "allow" in (*pair, *other):
                 called.sort()
-            gave = Story(await told(t, job), instants(called))
-            found[job] = (Story([str(one) for one in tiles], instants(runs)), gave)
+            wanted = Story(
+                [str(one) for one in tiles],
+                [mechanism] if next_mechanism == mechanism else [mechanism, next_mechanism],
+                instants(runs),
+            )
+            found[job] = (wanted, Story(told[job], turns[job], instants(called)))
         return found
 
 
@@ -255,11 +351,11 @@ def stories() -> dict[str, dict[str, tuple[Story, Story]]]:
 
 
 @pytest.mark.parametrize("situation", SITUATIONS)
-@pytest.mark.parametrize("pair", [f"{catchup}-{overlap}" for catchup, overlap in PAIRS])
+@pytest.mark.parametrize("job", JOBS)
 async def test_what_falls_due_is_answered_by_the_rules_in_their_order(
-    laboratory: Open, stories: dict[str, Any], pair: str, situation: str
+    laboratory: Open, stories: dict[str, Any], job: str, situation: str
 ) -> None:
     if situation not in stories:
         stories[situation] = await played(laboratory, SITUATIONS[situation])
-    wanted, gave = stories[situation][pair]
+    wanted, gave = stories[situation][job]
     assert gave == wanted

@@ -182,9 +182,10 @@ def _part(case: Case, out: Outcome, part: Part, revision: int, owed: list[float]
     """Decides one revision's part; False when something of it has to wait."""
     answers = part.policy
     if answers.overlap == "allow":
+        bounded = answers.max_running is not None
         full = _full(case, out, part)
         seen = case.now if full else case.seen
-        busy = [t for t in owed if answers.max_running is not None and seen is not None and t <= seen]
+        busy = [t for t in owed if seen is not None and t <= seen and (bounded or not part.paused)]
         rest = owed[len(busy) :]
         if not _side_by_side(case, out, part, revision, busy, budget):
             return False
@@ -230,9 +231,14 @@ def _full(case: Case, out: Outcome, part: Part) -> bool:
 def _side_by_side(
     case: Case, out: Outcome, part: Part, revision: int, busy: list[float], budget: int
 ) -> bool:
-    """What fell due while all places were taken, as is usual for the catch-up; False when some of it has to wait."""
+    """What fell due while all places were taken, as is usual for the catch-up; False when some of it has to wait.
+
+    Without a number of places it waited behind an earlier revision's run, and no answer is against any of it.
+    """
     if not busy:
         return True
+    if part.policy.max_running is None:
+        return all(_run(case, out, part, revision, t, budget) for t in busy)
     if part.catchup == "none":
         out.span(busy, "overlap", revision)
         return True
