@@ -29,6 +29,8 @@ KEPT = 10_000
 """Lines that an answer holds; beyond, they are only counted."""
 
 CAUSES = ("missed", "window", "coalesced", "overlap", "paused", "excluded", "poisoned", "lost")
+ENDED = "with its backfill, by "
+"""How the reason begins for which runs stop when the whole of a backfill is cancelled."""
 _CHUNK = 500
 _TICK = timedelta(microseconds=1)
 _FIRST_LOOK, _LONGEST_LOOK = 0.02, 0.5
@@ -83,7 +85,7 @@ class Backfilled:
     """What was done so far: ``lines`` for the first instants, ``counts`` for all; ``live`` runs are not over yet.
 
     ``finished``: every instant that was asked for has been looked at, up to ``until``: beyond it nothing is accounted
-    for yet. ``states`` counts the runs of this key.
+    for yet. ``states`` counts the runs of this key. ``called_off``: somebody ended it meanwhile, and no more is run.
     """
 
     asked: Asked
@@ -94,7 +96,9 @@ class Backfilled:
     reached: datetime | None = None
     until: datetime | None = None
     finished: bool = False
+    called_off: bool = False
     waits_for: str | None = None
+    ended_before: int | None = None
 
     def take(self, lines: Sequence[Line]) -> None:
         """Keep what became of some more instants."""
@@ -105,8 +109,8 @@ class Backfilled:
 
     @property
     def over(self) -> bool:
-        """Has everything been run to its end?"""
-        return self.finished and self.live == 0
+        """Has everything been run to its end, or has somebody ended it?"""
+        return self.called_off or (self.finished and self.live == 0)
 
     def document(self) -> dict[str, Any]:
         """The same as JSON."""
@@ -122,6 +126,7 @@ class Backfilled:
             "reached": text(self.reached),
             "until_at": text(self.until),
             "finished": self.finished,
+            "called_off": self.called_off,
             "waits_for": self.waits_for,
         }
 
@@ -171,7 +176,10 @@ class Backfills:
         pause: Callable[[float], Awaitable[None]],
         told: Callable[[Backfilled, Sequence[Line]], None] = lambda done, lines: None,
     ) -> Backfilled:
-        """Step by step until every run is over; ``told`` is called after each step. Stop it, and it can go on later."""
+        """Step by step until every run is over or :meth:`cancel` is called, by whomever.
+
+        ``told`` is called after each step. Stop it, and it can go on later.
+        """
         done, look = Backfilled(asked=asked), _FIRST_LOOK
         while True:
             lines = await self.step(done, actor)
@@ -182,7 +190,11 @@ class Backfills:
             await pause(look)
 
     async def cancel(self, job: str, *, key: str = KEY, author: str, reason: str | None = None) -> int:
-        """Ask every live run of a backfill to stop; how many there were. What has ended stays. Raises NotFound."""
+        """Ask every live run of a backfill to stop; how many there were. What has ended stays. Raises NotFound.
+
+        A call that goes on with it elsewhere ends too: it sees the mark that these runs keep. Where none is live
+        there is nothing to mark.
+        """
         ledger = Ledger(self.database)
         async with self.database.transaction() as connection:
             found = await listing.named(self.database, connection, job)
@@ -190,7 +202,7 @@ class Backfills:
             rows = await self.database.rows(
                 connection, "records", "live_of_backfill", job_id=found["id"], key=key
             )
-            words = f"by {author}" + (f" ({reason})" if reason else "")
+            words = ENDED + author + (f" ({reason})" if reason else "")
             await stops.ask(ledger, connection, [key_of(row) for row in rows], words)
         await self.database.nudge("duly_ready")
         await self.database.nudge("duly_due")
@@ -204,6 +216,9 @@ class Backfills:
         if job["state"] == "removed":
             raise Conflict(f"job {asked.job!r} was removed; only a job that is there can be asked for runs")
         cursor = await self._cursor(connection, job["id"], lock=actor is not None)
+        await self._count(connection, done, job["id"])
+        if done.called_off:
+            return []
         revisions = await self.database.rows(
             connection, "catalog", "pauses", job_ids=[job["id"]], revisions=[0]
         )
@@ -224,12 +239,12 @@ class Backfills:
         lines, runs, whole = _judge(asked, job, candidates, known, room)
         if runs and actor is not None:
             await self._write(connection, job["id"], asked, runs, newest, cursor, actor)
+            await self._count(connection, done, job["id"])
         done.take(lines)
         if whole and len(candidates) < size:
             done.finished = spans is None or len(spans) < _CHUNK
             if spans and not done.finished:
                 done.reached = min(spans[-1]["hi"], done.until)
-        await self._count(connection, done, job["id"])
         return lines
 
     async def _cursor(self, connection: Connection, job_id: int, *, lock: bool) -> Row:
@@ -327,7 +342,12 @@ class Backfills:
             key=asked.key,
             from_at=asked.from_at,
             to_at=asked.to_at,
+            ended=ENDED,
         )
+        ended = sum(row["ended"] for row in rows)
+        if done.ended_before is None:
+            done.ended_before = ended
+        done.called_off = ended > done.ended_before
         done.states = {row["state"]: row["runs"] for row in rows}
         done.live = sum(row["runs"] for row in rows if row["live"])
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
 from duly import Conflict, DefinitionError, Duly, NotFound, Run, every
+from duly.backfills import Backfilled, Backfills
+from duly.client import request
+from duly.records import Actor
 from promises.stage import Another, Hand, Open, at, decide, remember, rows, told
 
 NIGHT = "2027-01-05T01:00:00Z"
@@ -242,6 +246,32 @@ async def test_a_backfill_is_cancelled_with_all_that_it_has_started(laboratory: 
         assert hours(seen) == [1]
         done = await t.client.backfill("job", *early, wait=False)
         assert (done.states["cancelled"], done.counts) == (10, {"exists": 10, "run": 5})
+
+
+async def test_a_cancelled_backfill_ends_wherever_it_goes_on(laboratory: Open) -> None:
+    """Another process is in the middle of it. One run that somebody ends does not end it, nor does an older word."""
+    app, _ = hourly(catchup_limit=3)
+    early = ("2027-01-04T10:00:00Z", NIGHT)
+    async with laboratory(app, at=NIGHT) as t:
+        actor = Actor(process=uuid4(), mechanism="operator", author="somebody")
+        backfills = Backfills(t.database)
+
+        async def going_on() -> Backfilled:
+            done = Backfilled(asked=request("job", *early, None, None, False, None, None))
+            await backfills.step(done, actor)
+            return done
+
+        first = await going_on()
+        await t.client.runs.cancel("job@2027-01-04T10:30:00Z!backfill")
+        assert words(first) == ["10 run", "11 run", "12 run"]
+        assert [line.at.hour for line in await backfills.step(first, actor)] == [13]
+        assert await t.client.cancel_backfill("job", reason="enough") == 3
+        assert (await backfills.step(first, actor), first.over, first.finished) == ([], True, False)
+        assert first.document()["called_off"] is True
+        run = await t.client.runs.get("job@2027-01-04T11:30:00Z!backfill")
+        assert "with its backfill, by lab (enough)" in str(run.document)
+        later = await going_on()
+        assert (later.called_off, later.counts) == (False, {"exists": 4, "run": 3})
 
 
 async def test_ordinary_runs_come_first(laboratory: Open) -> None:

@@ -59,6 +59,8 @@ def backfill_job(options: Options, job: str, cancel: bool, no_wait: bool, dry_ru
     wanted = request(job, *(asked[name] for name in names))
     done: list[Backfilled] = []
 
+    if wanted.rerun and not (options.json or dry_run):
+        line(f"key {wanted.key}: stopped, it goes on with --rerun --key {wanted.key}")
     with _shown(options.json, wanted) as told:
         try:
             run_on(options, lambda db: _work(db, wanted, done, told, dry_run=dry_run, wait=not no_wait))
@@ -70,6 +72,8 @@ def backfill_job(options: Options, job: str, cancel: bool, no_wait: bool, dry_ru
         document({**found.document(), "dry_run": dry_run})
     else:
         _tell(found, dry_run)
+    if found.called_off:
+        return NO
     if not found.finished and not (dry_run or no_wait):
         return INTERRUPTED
     return NO if {"failed", "cancelled", "expired"} & found.states.keys() else 0
@@ -168,7 +172,8 @@ def _part(done: Backfilled) -> float:
 
 def _words(done: Backfilled) -> str:
     counts = ", ".join(f"{count:,} {word}" for word, count in done.counts.items())
-    return f"{done.asked.job}: {counts or 'nothing yet'}, {done.live:,} live"
+    nothing = "no instant lies there" if done.finished else "nothing yet"
+    return f"{done.asked.job}: {counts or nothing}, {done.live:,} live"
 
 
 def _tell(done: Backfilled, dry_run: bool) -> None:
@@ -180,6 +185,8 @@ def _tell(done: Backfilled, dry_run: bool) -> None:
     )
     if done.until is not None and done.until < done.asked.to_at:
         line(f"beyond {text(done.until)} nothing is accounted for yet, so nothing of it is run")
+    if done.called_off:
+        line("somebody cancelled it meanwhile")
     if not done.finished:
         rest = f"--key {done.asked.key}" if done.asked.rerun else "the same command"
         line(f"not all was looked at, up to {text(done.reached) or 'the beginning'}; {rest} goes on")
