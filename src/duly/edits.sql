@@ -234,12 +234,32 @@ update duly.cursors
 -- name: sweep
 -- The slow net under everything that a nudge or a nearby transaction may have missed: a job that should be
 -- looked at and is not, because its place is free and it sleeps although it has a next instant; a durable job whose
--- timer names a queue or task that was edited away.
-with stranded as materialized (
+-- timer names a queue or task that was edited away. Of the jobs that sleep, which are above all the durable ones at
+-- rest, a portion at a time, in their order: hence the index cursors_idle, and one look by key for each timer. The one
+-- row says how many were stranded, and after which job the next portion begins (0: the first).
+with portion as materialized (
+    select cursors.job_id, cursors.revision < cursors.newest_revision as edited
+      from duly.cursors
+     where cursors.job_id > %(after)s::bigint
+       and cursors.wake_at is null
+       and cursors.live_at is null
+       and (cursors.due_at is not null or cursors.revision < cursors.newest_revision)
+     order by cursors.job_id
+     limit %(portion)s::integer
+),
+suspect as materialized (
+    select portion.job_id
+      from portion
+      left join lateral (select timers.job_id from duly.timers where timers.job_id = portion.job_id limit 1) as timer on true
+     where portion.edited
+        or timer.job_id is null
+),
+stranded as materialized (
     select cursors.job_id, cursors.newest_revision, policies.mechanism,
            duly.clock(%(at)s::timestamptz, %(shift)s::double precision) as now,
            coalesce(cursors.due_at, duly.clock(%(at)s::timestamptz, %(shift)s::double precision)) as wake_at
-      from duly.cursors
+      from suspect
+      join duly.cursors on cursors.job_id = suspect.job_id
       join duly.jobs on jobs.id = cursors.job_id
       join duly.policies on policies.id = cursors.policy_id
      where cursors.wake_at is null
@@ -278,8 +298,13 @@ armed as (
      where stranded.mechanism = 'durable'
         on conflict (job_id) do update set queue = excluded.queue, task = excluded.task
 )
-select stranded.job_id
-  from stranded
+select (select count(stranded.job_id) from stranded) as found,
+       case when (select count(stranded.job_id) from stranded) = %(limit)s::integer
+                 then (select max(stranded.job_id) from stranded)
+            when (select count(portion.job_id) from portion) = %(portion)s::integer
+                 then (select max(portion.job_id) from portion)
+            else 0
+       end as after
 
 -- name: sweep_places
 -- Gives a free place to a manual run that began to wait for it in the very moment it was given up.

@@ -21,6 +21,10 @@ from duly.trouble import together
 SETTLED = 500
 """Durable jobs that are looked at in one decision; the others come next time."""
 
+PORTION = 5_000
+"""Sleeping jobs, most of them durable ones at rest, that one sweep looks at; the next ones come next time."""
+_MENDED = 500
+
 
 class Reaper:
     """Ends lost attempts under their fences and looks again at jobs that a nudge may have missed.
@@ -43,6 +47,7 @@ class Reaper:
         self._on_ready = on_ready
         self._on_behind = on_behind
         self._decider = decider
+        self._swept = 0  # the job after which the next sweep begins
 
     async def reap(self) -> list[Finished]:
         """End what is lost, say so, and return it; ask what is in the way of a durable job's next run to stop.
@@ -87,10 +92,20 @@ class Reaper:
             await self._decider.decide(mechanism, after=BEGINNING, until=BEGINNING, limit=SETTLED)
 
     async def sweep(self) -> int:
-        """The slow net: look again at jobs and runs that nothing would wake; returns how many there were."""
-        async with self._ledger.database.transaction("begin_finish") as connection:
-            found = await self._ledger.sweep(connection)
+        """The slow net: look again at jobs and runs that nothing would wake; returns how many there were.
+
+        One call looks at the next ``PORTION`` of the jobs that sleep, and begins again after the last of them.
+        """
+        database = self._ledger.database
+        async with database.transaction("begin_finish") as connection:
+            jobs = await database.row(
+                connection, "edits", "sweep", after=self._swept, portion=PORTION, limit=_MENDED
+            )
+            places = await database.rows(connection, "edits", "sweep_places", limit=_MENDED)
+        assert jobs is not None
+        self._swept = jobs["after"]
         await self._settle()
+        found = int(jobs["found"]) + len(places)
         if found:
             self._on_behind()
             self._on_ready()
