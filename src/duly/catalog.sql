@@ -363,6 +363,13 @@ update duly.exceptions
    and exceptions.undone_at is null
 returning exceptions.job_id
 
+-- name: calendar_ends
+-- The last day of the newest version of each of these calendars.
+select distinct on (calendars.name) calendars.name, calendars.dates[cardinality(calendars.dates)] as ends
+  from duly.calendars
+ where calendars.name = any(%(names)s::text[])
+ order by calendars.name, calendars.version desc
+
 -- name: calendars
 -- The newest version of each of these calendars (of all for null), and how many jobs are attached.
 select newest.name, newest.version, newest.dates, newest.source, newest.author, newest.at,

@@ -1,8 +1,8 @@
 """A second look at schedules: what can be read and runs, and yet may not be what its author meant. Pure.
 
 One schedule: does it ever fire, do its steps divide evenly, does day of month OR day of week surprise, do
-the clocks skip or repeat it within a year. Many jobs: who does the same as another one, and how many start
-in the same minute of the coming day, with quieter minutes near the crowded ones.
+the clocks skip or repeat it within a year. Many jobs: does a calendar of theirs end soon, who does the same as
+another one, and how many start in the same minute of the coming day, with quieter minutes near the crowded ones.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
 from itertools import islice
 from typing import Any
 
@@ -26,6 +26,9 @@ MINUTES = 1440
 CROWD = 3
 """So many jobs in one minute are worth a suggestion, where another minute near it has fewer."""
 
+ENDS_SOON = timedelta(days=90)
+"""How long before its last day an attached calendar is worth a look."""
+
 _BUSIEST = 10
 _NAMED = 5
 _NEAR = 30
@@ -38,7 +41,7 @@ _MOST_SCHEDULES = 10_000
 class Finding:
     """One thing worth a look: its rule, in words, and the job and the instant that it concerns, if any.
 
-    Rules: ``never``, ``uneven``, ``or``, ``gap``, ``fold``, ``duplicate``.
+    Rules: ``never``, ``uneven``, ``or``, ``gap``, ``fold``, ``duplicate``, ``calendar``.
     """
 
     rule: str
@@ -53,11 +56,15 @@ class Finding:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Subject:
-    """A job as it is looked at: its schedule, and what it does (any JSON that is equal for equal work)."""
+    """A job as it is looked at: its schedule, and what it does (any JSON that is equal for equal work).
+
+    ``calendar`` is the one that it is attached to, with its last day.
+    """
 
     name: str
     schedule: Schedule
     work: Any = None
+    calendar: tuple[str, date] | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -139,7 +146,16 @@ def look(schedule: Schedule, at: datetime, *, job: str | None = None) -> list[Fi
 def look_at_all(jobs: Sequence[Subject], at: datetime) -> Lint:
     """What is worth a look at many jobs together, and the pressure of the day that begins at ``at``."""
     alone = [finding for job in jobs for finding in look(job.schedule, at, job=job.name)]
-    return Lint(findings=(*alone, *duplicates(jobs)), pressure=pressure(jobs, at))
+    return Lint(findings=(*alone, *ending(jobs, at), *duplicates(jobs)), pressure=pressure(jobs, at))
+
+
+def ending(jobs: Iterable[Subject], at: datetime) -> Iterator[Finding]:
+    """Jobs whose calendar has no day any more, or soon has none: from then on nothing is excluded."""
+    for job in jobs:
+        if job.calendar is not None and job.calendar[1] < (at + ENDS_SOON).date():
+            name, last = job.calendar
+            words = f"its calendar {name} has {last} as its last day; beyond it nothing is excluded: import it again"
+            yield Finding(rule="calendar", words=words, job=job.name)
 
 
 def duplicates(jobs: Iterable[Subject]) -> Iterator[Finding]:

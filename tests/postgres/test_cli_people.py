@@ -215,6 +215,7 @@ def test_a_calendar_is_imported_attached_and_shown(call: Call, tmp_path: Path) -
     (tmp_path / "attached_jobs.py").write_text(JOBS.replace('tags=("calm",)', 'calendar="closed"'))
     assert call("jobs", "apply", "--app", "attached_jobs.py")[1]["edited"] == ["hourly"]
     assert call("jobs", "show", "hourly")[1]["calendar"] == "closed@1"
+    assert "calendar" not in {each["rule"] for each in call("audit")[1]["lint"]["findings"]}
     (tmp_path / "closed.csv").write_text("2099-01-01\n")
     code, text, _ = call("calendars", "import", "closed.csv", as_json=False)
     assert (code, text) == (0, "- 2099-12-25\ncalendar closed: version 2, 1 days; 1 jobs revised\n")
@@ -222,6 +223,9 @@ def test_a_calendar_is_imported_attached_and_shown(call: Call, tmp_path: Path) -
     assert (listed["version"], listed["jobs"]) == (2, 1)
     assert call("calendars", "show", "closed")[1]["dates"] == ["2099-01-01"]
     assert call("calendars", "show", "open")[0] == 1
+    (tmp_path / "past.csv").write_text("2001-01-01\n")
+    call("calendars", "import", "past.csv", "--name", "closed")
+    assert "calendar" in {each["rule"] for each in call("audit")[1]["lint"]["findings"]}
     (tmp_path / "closed.csv").write_text("2099-01-01\nsoon\n")
     code, _, err = call("calendars", "import", "closed.csv")
     assert (code, json.loads(err)["error"]["line"]) == (1, 2)

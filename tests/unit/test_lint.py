@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from typing import Any
 
 import pytest
@@ -61,6 +61,16 @@ def test_the_same_work_at_the_same_instants_is_a_duplicate() -> None:
     (found,) = duplicates(jobs)
     assert (found.rule, found.job) == ("duplicate", "b")
     assert "the same as a" in found.words
+
+
+def test_a_calendar_that_ends_soon_is_worth_a_look() -> None:
+    def job(name: str, last: date) -> Subject:
+        return Subject(name=name, schedule=cron("0 2 * * *"), calendar=("holidays", last))
+
+    jobs = [job("past", date(2026, 1, 1)), job("soon", date(2027, 3, 31)), job("later", date(2027, 4, 1))]
+    found = [each for each in look_at_all(jobs, AT).findings if each.rule == "calendar"]
+    assert [each.job for each in found] == ["past", "soon"]
+    assert "holidays has 2027-03-31 as its last day" in found[1].words
 
 
 def test_the_pressure_of_the_day_counts_jobs_by_minute_and_suggests_quieter_ones() -> None:

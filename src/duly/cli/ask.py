@@ -57,12 +57,17 @@ async def _lint(database: Database, at: datetime, only: str | None) -> Lint:
 
     async with database.connection() as connection:
         rows = await database.rows(connection, "catalog", "promises", limit=LINTED)
+        attached = {row["definition"]["policy"].get("calendar") for row in rows} - {None}
+        ends = await database.rows(connection, "catalog", "calendar_ends", names=sorted(attached))
+    calendars = {row["name"]: (row["name"], row["ends"]) for row in ends}
     subjects = []
     for row in rows:
         schedule = readable(row["definition"]["schedule"])
         if schedule is not None and row["state"] == "active" and only in (None, row["name"]):
-            work = [row["definition"]["policy"]["task"], row["definition"]["args"]]
-            subjects.append(Subject(name=row["name"], schedule=schedule, work=work))
+            policy = row["definition"]["policy"]
+            work = [policy["task"], row["definition"]["args"]]
+            calendar = calendars.get(policy.get("calendar"))
+            subjects.append(Subject(name=row["name"], schedule=schedule, work=work, calendar=calendar))
     return look_at_all(subjects, at)
 
 
