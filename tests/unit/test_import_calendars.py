@@ -70,6 +70,9 @@ def test_what_is_no_day_is_refused_with_its_line(text: str, file: str, line: int
 # ------------------------------------------------------------------ events that recur
 
 
+START = "DTSTART;VALUE=DATE:20270101"
+
+
 def ics(*lines: str) -> str:
     """One event; its first line is the third of the file."""
     return "\r\n".join(["BEGIN:VCALENDAR", "BEGIN:VEVENT", *lines, "END:VEVENT", "END:VCALENDAR", ""])
@@ -175,12 +178,16 @@ def test_one_day_of_a_series_can_be_moved_and_cancelled() -> None:
     assert days(NEW_YEAR, other) == ["2026-01-01", "2027-01-01", "2027-01-06", "2028-01-01"]
 
 
+def test_broken_lines_of_texts_and_doubled_ends_of_lines_hide_no_day() -> None:
+    text = ics("SUMMARY:New", "Year", START, "", " ", "RRULE:FREQ=YEARLY;COU", " NT=2").replace(
+        "\r\n", "\r\r\n"
+    )
+    assert days(text, text.replace("20270101", "20260101")) == ["2026-01-01", "2027-01-01", "2028-01-01"]
+
+
 def test_a_text_in_another_encoding_hides_no_day() -> None:
     text = ics("SUMMARY:Mari\udce4 Himmelfahrt", 'DTSTART;X=":;":20270815')
     assert days("\ufeff", text) == ["2027-08-15"]
-
-
-START = "DTSTART;VALUE=DATE:20270101"
 
 
 @pytest.mark.parametrize(
@@ -213,6 +220,7 @@ START = "DTSTART;VALUE=DATE:20270101"
         ([START, "RECURRENCE-ID:20270101"], (4, 15), "without a UID"),
         ([START, "UID:1", "RECURRENCE-ID;RANGE=THISANDFUTURE:20270101"], (5, 35), "all later days"),
         ([START, "UID:1", "RECURRENCE-ID:20270101", "RRULE:FREQ=YEARLY"], (5, 15), "cannot recur"),
+        ([START, "RRULE:FREQ=YEARLY;BYMONTH=1", "2;BYMONTHDAY=24"], (5, 1), "goes on with RRULE and is not folded"),
         (["SUMMARY:nothing"], (2, None), "no DTSTART"),
         ([START, "BEGIN:VEVENT"], (2, None), "no END:VEVENT"),
         ([START.replace("2027", "1970"), "RRULE:FREQ=YEARLY;COUNT=3"], (None, None), "from 2026-01-01 to 2028"),

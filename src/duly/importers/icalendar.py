@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 
 from duly.errors import ImportRefused
 
-_BREAK = re.compile(r"\r\n|\r|\n")
+_BREAK = re.compile(r"\r*\n|\r")
+_DATED = {"DTSTART", "DTEND", "DURATION", "RRULE", "RDATE", "EXDATE", "RECURRENCE-ID", "STATUS"}
 _NAME = re.compile(r'([A-Za-z0-9-]+)((?:;[A-Za-z0-9-]+=(?:"[^"]*"|[^":;])*)*):')
 _PARAMETER = re.compile(r';([A-Za-z0-9-]+)=((?:"[^"]*"|[^":;])*)')
 
@@ -71,7 +72,9 @@ def events(text: str, file: str) -> Iterator[Event]:
     """Every VEVENT of one or more calendars; raises ImportRefused for one that has no end."""
     event: Event | None = None
     inner: list[str] = []
+    name = ""
     for each in _properties(text):
+        before, name = name, each.name
         component = each.value.upper()
         if (each.name, component) == ("BEGIN", "VEVENT"):
             if event is not None:
@@ -86,7 +89,9 @@ def events(text: str, file: str) -> Iterator[Event]:
             event = None
         elif each.name == "END":
             inner = inner[:-1]
-        elif not inner:
+        elif not inner and not name and before in _DATED:
+            raise each.refused(f"{each.value!r:.40} goes on with {before} and is not folded", file)
+        elif not inner and name:
             event.properties.setdefault(each.name, []).append(each)
     if event is not None:
         raise ImportRefused(
@@ -98,10 +103,12 @@ def events(text: str, file: str) -> Iterator[Event]:
 
 
 def _properties(text: str) -> Iterator[Property]:
+    """Every content line; one without a name is no property: the file's maker broke a line without folding it."""
     for line, pieces in _unfolded(text):
         found = _NAME.match(line)
         if found is None:
-            continue  # no property; the file's maker broke a text without folding it
+            yield Property(name="", parameters={}, value=line, value_at=0, pieces=pieces)
+            continue
         value = line[found.end() :]
         yield Property(
             name=found[1].upper(),
@@ -118,11 +125,14 @@ def _unfolded(text: str) -> Iterator[tuple[str, tuple[tuple[int, int, int], ...]
     pieces: list[tuple[int, int, int]] = []
     length = 0
     for number, line in enumerate(_BREAK.split(text.removeprefix("\ufeff")), 1):
-        folded = bool(pieces) and line[:1] in (" ", "\t")
+        if not line:
+            continue
+        folded = bool(pieces) and line[0] in " \t"
         if pieces and not folded:
             yield "".join(words), tuple(pieces)
             words, pieces, length = [], [], 0
         words.append(line[1:] if folded else line)
         pieces.append((length, number, 2 if folded else 1))
         length += len(words[-1])
-    yield "".join(words), tuple(pieces)
+    if pieces:
+        yield "".join(words), tuple(pieces)
