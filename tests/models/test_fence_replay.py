@@ -8,26 +8,20 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
-from functools import partial
+from datetime import timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
 
-from duly.catalog import Catalog
-from duly.clock import VirtualClock
-from duly.jobs import make_job
-from duly.ledger import BEGINNING, Actor, Claimed, Ended, Key, Ledger
+from duly.ledger import BEGINNING, Actor, Claimed, Ended, Key
 from duly.mechanisms import Durable
 from duly.planner import decide
-from duly.postgres import Database
 from duly.reaper import Reaper
 from duly.scheduler import FOREVER
-from duly.schedules import at_times
 from duly.telemetry import Events
-from tests.models.explore import walk
 from tests.models.fence import Coroutine, Fences, State
+from tests.models.replay import Replay, follow, replays
 from tests.models.test_fence_model import WORDS
 
 WALKS, STEPS = 12, 40
@@ -37,44 +31,20 @@ OPEN = {"queued", "running", "asleep"}
 
 
 @dataclass(kw_only=True)
-class Replay:
+class Held(Replay):
     """One way through the model on one job with a queue of its own."""
 
-    database: Database
-    clock: VirtualClock
-    name: str
-    ledger: Ledger
-    instants: list[datetime] = field(default_factory=list)
     identities: dict[tuple[int, int], UUID] = field(default_factory=dict)
     held: dict[tuple[int, Coroutine], Claimed] = field(default_factory=dict)
-    job_id: int = 0
 
-    async def begin(self) -> Replay:
+    async def begin(self) -> Held:
         """All of the job's occurrences are due; every worker has its first identity."""
-        self.instants = [self.clock.now() + timedelta(seconds=n + 1) for n in range(MODEL.runs)]
-        job = make_job(
-            self.name,
-            schedule=at_times(self.instants),
-            task={"kind": "python", "name": "t"},
-            catchup="all",
-            overlap="queue",
-            mechanism="durable",
-            queue=self.name,
-            max_lost=MODEL.losses,
+        await self.register(
+            MODEL.runs, overlap="queue", mechanism="durable", queue=self.name, max_lost=MODEL.losses
         )
-        await Catalog(self.database).apply([job], author="test")
-        self.clock.set(self.instants[-1] + timedelta(seconds=1))
-        [row] = await self.rows("select id from duly.jobs where name = %s", self.name)
-        self.job_id = row["id"]
         for number in range(MODEL.workers):
             await self.enter(number, 1)
         return self
-
-    async def rows(self, statement: str, *values: Any) -> list[dict[str, Any]]:
-        """One statement as an operator would send it."""
-        async with self.database.connection() as connection:
-            cursor = await connection.execute(statement, values or None)  # type: ignore[arg-type]
-            return await cursor.fetchall() if cursor.description else []
 
     # ------------------------------------------------------------------ steps
 
@@ -200,9 +170,8 @@ class Replay:
 @pytest.fixture
 async def begin(url: str) -> AsyncIterator[Any]:
     """Replays one after the other, each on a job and a queue of its own."""
-    clock = VirtualClock(datetime(2027, 1, 5, 12, tzinfo=UTC))
-    async with Database(url, clock=clock, pool_size=2) as database:
-        yield partial(Replay, database=database, clock=clock, ledger=Ledger(database))
+    async with replays(Held, url, pool_size=2) as made:
+        yield made
 
 
 async def test_ways_through_the_model_are_ways_of_the_statements(begin: Any) -> None:
@@ -211,19 +180,9 @@ async def test_ways_through_the_model_are_ways_of_the_statements(begin: Any) -> 
     ended = 0
     for seed in range(WALKS):
         replay = await begin(name=f"walk-{seed}").begin()
-        before, told = MODEL.begin(), []
-        await replay.expect(before)
-        for word, after in walk(MODEL, seed=seed, length=STEPS, rare=RARE):
-            told.append(word)
-            try:
-                await replay.step(word, before, after)
-                await replay.expect(after)
-            except Exception as error:
-                error.add_note(f"walk {seed}: {' · '.join(told)}")
-                raise
-            before = after
-            taken.add(word.partition(" ")[0])
-        ended += MODEL.over(before)
+        words, last = await follow(replay, MODEL, seed=seed, length=STEPS, rare=RARE)
+        taken |= words
+        ended += MODEL.over(last)
         # What this one leaves running is not for the reaper of the next one.
         await replay.rows("update duly.runs set state = 'cancelled' where job_id = %s", replay.job_id)
     assert taken == WORDS

@@ -8,25 +8,20 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
-from functools import partial
+from datetime import timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
 import psycopg
 import pytest
 
-from duly.catalog import Catalog
-from duly.clock import VirtualClock
-from duly.jobs import make_job
 from duly.leases import Term, guard
-from duly.ledger import BEGINNING, Actor, Ledger
+from duly.ledger import BEGINNING, Actor
 from duly.planner import Standing, decide
-from duly.postgres import Connection, Database
+from duly.postgres import Connection
 from duly.scheduler import FOREVER
-from duly.schedules import at_times
-from tests.models.explore import walk
 from tests.models.lease import Leases, State
+from tests.models.replay import Replay, follow, replays
 from tests.models.test_lease_model import WORDS
 
 LEASE = 10.0
@@ -52,45 +47,20 @@ class Undone(Exception):
 
 
 @dataclass(kw_only=True)
-class Replay:
+class Led(Replay):
     """One way through the model on one job with a lease of its own."""
 
-    database: Database
-    clock: VirtualClock
-    name: str
-    ledger: Ledger
     model: Leases
     processes: list[Process] = field(default_factory=lambda: [Process() for _ in range(PROCESSES)])
     terms: dict[int, UUID] = field(default_factory=dict)
-    instants: list[datetime] = field(default_factory=list)
     lease_id: int = 0
-    job_id: int = 0
 
-    async def begin(self) -> Replay:
+    async def begin(self) -> Led:
         """The job is due as often as the model has occurrences, and nobody leads."""
-        self.instants = [self.clock.now() + timedelta(seconds=n + 1) for n in range(self.model.occurrences)]
-        job = make_job(
-            self.name,
-            schedule=at_times(self.instants),
-            task={"kind": "python", "name": "t"},
-            catchup="all",
-            overlap="allow",
-            mechanism="leader",
-            lease=self.name,
-        )
-        await Catalog(self.database).apply([job], author="test")
-        self.clock.set(self.instants[-1] + timedelta(seconds=1))
+        await self.register(self.model.occurrences, overlap="allow", mechanism="leader", lease=self.name)
         [row] = await self.rows("select id from duly.leases where name = %s", self.name)
         self.lease_id = row["id"]
-        [row] = await self.rows("select id from duly.jobs where name = %s", self.name)
-        self.job_id = row["id"]
         return self
-
-    async def rows(self, statement: str, *values: Any) -> list[dict[str, Any]]:
-        """One statement as an operator would send it."""
-        async with self.database.connection() as connection:
-            cursor = await connection.execute(statement, values or None)  # type: ignore[arg-type]
-            return await cursor.fetchall() if cursor.description else []
 
     # ------------------------------------------------------------------ steps
 
@@ -268,9 +238,8 @@ class Replay:
 @pytest.fixture
 async def begin(url: str) -> AsyncIterator[Any]:
     """Replays one after the other, each on a job and a lease of its own."""
-    clock = VirtualClock(datetime(2027, 1, 5, 12, tzinfo=UTC))
-    async with Database(url, clock=clock, pool_size=PROCESSES + 2) as database:
-        yield partial(Replay, database=database, clock=clock, ledger=Ledger(database))
+    async with replays(Led, url, pool_size=PROCESSES + 2) as made:
+        yield made
 
 
 async def test_ways_through_the_model_are_ways_of_the_statements(begin: Any) -> None:
@@ -279,16 +248,7 @@ async def test_ways_through_the_model_are_ways_of_the_statements(begin: Any) -> 
     for seed in range(WALKS):
         model = MODELS[seed % len(MODELS)]
         replay = await begin(name=f"walk-{seed}", model=model).begin()
-        before, told = model.begin(), []
-        for word, after in walk(model, seed=seed, length=STEPS, rare=RARE):
-            told.append(word)
-            try:
-                await replay.step(word, before, after)
-                await replay.expect(after)
-            except Exception as error:
-                error.add_note(f"walk {seed}: {' · '.join(told)}")
-                raise
-            before = after
-            taken.add(word.partition(" ")[0])
+        words, _ = await follow(replay, model, seed=seed, length=STEPS, rare=RARE)
+        taken |= words
         await replay.close()
     assert taken == WORDS
