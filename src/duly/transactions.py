@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
-from dataclasses import replace
 from types import TracebackType
 from typing import Any, Protocol, cast
 from uuid import UUID
@@ -127,26 +126,34 @@ class Effects:
 
     def __init__(self, tills: Tills, claimed: Claimed, worker: UUID) -> None:
         self.tills = tills
-        self.run = claimed.id
         self.finished: Finished | None = None
         self.busy = False
         self.hand: Hand | None = None
-        self._ended = Ended(
-            key=claimed.key, attempt=claimed.attempt, worker=worker, outcome="succeeded", delay=None
-        )
-        self._job = claimed.job
+        self._claimed = claimed
+        self._worker = worker
         self._result: Any = None
+
+    @property
+    def run(self) -> str:
+        """The run's address."""
+        return self._claimed.id
 
     def keep(self, value: Any) -> None:
         """Commit ``value`` as the run's result; raises NotJSON, TooLarge, or RunError after the commit."""
         if self.finished is not None:
             raise RunError(f"run {self.run} has ended: its result was committed with its transaction")
-        self._result = plain_json(value, RESULT_LIMIT, f"the result of job {self._job!r}")
+        self._result = plain_json(value, RESULT_LIMIT, f"the result of job {self._claimed.job!r}")
 
     @property
     def ended(self) -> Ended:
         """The completion as the ledger takes it."""
-        return replace(self._ended, result=self._result)
+        return Ended(
+            key=self._claimed.key,
+            attempt=self._claimed.attempt,
+            worker=self._worker,
+            outcome="succeeded",
+            result=self._result,
+        )
 
     def begin(self) -> None:
         """Enter the block of this attempt; raises RunError when it is in one, or has committed one."""

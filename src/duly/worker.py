@@ -580,7 +580,7 @@ def _ended(held: _Held, end: Ending) -> Ended:
         outcome=outcome,
         result=end.result,
         error=error,
-        delay=None if end.nap else policy.backoff.delay(claimed.failures + 1, key=claimed.id),
+        delay=None if error is None else policy.backoff.delay(claimed.failures + 1, key=claimed.id),
         waits_for=PERSON if end.parked else end.nap.waits_for if end.nap else None,
         until=end.nap.until if end.nap else None,
     )
