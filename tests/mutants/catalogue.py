@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from tests.mutants.mutant import ROOT, Mutant
 from tests.mutants.mutant import mutant as _m
 from tests.mutants.of_connections import OF_CONNECTIONS
+from tests.mutants.of_faults import OF_FAULTS
 from tests.mutants.of_order import OF_ORDER
 from tests.mutants.of_people import OF_PEOPLE
 from tests.mutants.of_timers import OF_TIMERS
@@ -580,4 +581,5 @@ MUTANTS: Sequence[Mutant] = (
     *OF_PEOPLE,
     *OF_ORDER,
     *OF_CONNECTIONS,
+    *OF_FAULTS,
 )
