@@ -185,7 +185,9 @@ class Jobs:
     ) -> Resumed:
         """Let a job go on that is held or poisoned; ``owed`` says what of it is to run: the words of ``catchup``.
 
-        ``runs`` of the answer says how many runs that starts: ask with ``dry_run`` first. Raises NotFound.
+        Or ``"lost"``: the history was restored, nobody can know what became of it, nothing of it runs. ``runs`` of the
+        answer says how many runs that starts: ask with ``dry_run`` first. Raises NotFound; Conflict where ``lost``
+        cannot be said.
         """
         database = self._database()
         done = await Pauses(database).release(

@@ -10,11 +10,13 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
+from uuid import uuid4
 
+from duly import restored
 from duly.clock import text
 from duly.errors import Conflict, DefinitionError, NotFound
 from duly.jobs import Catchup, Policy, catchup_word
-from duly.ledger import Ledger
+from duly.ledger import Actor, Ledger
 from duly.listing import pattern, readable
 from duly.postgres import Connection, Database, Row
 from duly.schedules import Schedule, difference, load
@@ -26,6 +28,8 @@ _TICK = timedelta(microseconds=1)
 _Work = Callable[[Connection, Sequence[Row], datetime], Awaitable[None]]
 _STILL = ("ended", "poisoned", "held")
 _HELD = "it is held: say what of what is owed is to run, all, latest or none"
+LOST = "lost"
+"""The word for what nobody can know any more, because the history was restored."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -213,10 +217,12 @@ class Pauses:
     ) -> Resumed:
         """Let a job go on that is held or poisoned; what is owed is answered by ``all``, ``latest`` or ``none``.
 
-        The answer says what is owed and how many runs that starts; with ``dry_run`` nothing else happens. A job
-        that is not held is named under ``unchanged``. Raises NotFound, DefinitionError for another word.
+        With ``lost`` nobody can know what became of it, since the history was restored: nothing of it runs, and all
+        since the cursor is spans ``lost``, around the verdicts that are there. The answer says what is owed and how
+        many runs that starts; with ``dry_run`` nothing else happens. A job that is not held is named under
+        ``unchanged``. Raises NotFound, DefinitionError for another word, Conflict where ``lost`` cannot be said.
         """
-        answer = catchup_word(name, owed)
+        answer = None if owed == LOST else catchup_word(name, owed)
         done = Resumed()
 
         async def page(connection: Connection, rows: Sequence[Row], now: datetime) -> None:
@@ -227,10 +233,15 @@ class Pauses:
             [stands] = await self.database.rows(connection, "catalog", "standing_at", job_ids=[row["id"]])
             at = max(now, row["from_at"], stands["cursor_at"])
             meant = [({**row, "standing": stands}, at)]
-            pauses = await self._revisions(connection, meant, whole=row["state"] != "active")
-            done.resumed.append(_behind(pauses[row["id"]], row, at, answer))
+            if answer is None:
+                signed = Actor(process=uuid4(), mechanism="operator", author=author, reason=reason)
+                done.resumed.append(await self._forget(connection, row, at, None if dry_run else signed))
+            else:
+                pauses = await self._revisions(connection, meant, whole=row["state"] != "active")
+                done.resumed.append(_behind(pauses[row["id"]], row, at, answer))
+                if not dry_run:
+                    await self._answer(connection, pauses, answer)
             if not dry_run:
-                await self._answer(connection, pauses, answer)
                 await self._turn(connection, meant, author, paused=False, reason=reason)
                 await self.database.rows(
                     connection, "catalog", "revive", job_ids=[row["id"]], generation=row["generation"]
@@ -238,6 +249,14 @@ class Pauses:
 
         await self._pages(Which(name=name), dry_run, page)
         return done
+
+    async def _forget(self, connection: Connection, row: Row, at: datetime, actor: Actor | None) -> Window:
+        """What is lost of a job up to ``at``; written where somebody signs it."""
+        plan = await restored.lost(self.ledger, connection, row["name"], row["id"], at)
+        if actor is not None:
+            await restored.settle(self.ledger, connection, plan, actor=actor)
+        begins, count = plan.standing.cursor_at, sum(span.count for span in plan.spans)
+        return Window(job=row["name"], begins=begins, ends=plan.cursor_at, count=count, answer=LOST, runs=0)
 
     # ------------------------------------------------------------------ which jobs
 

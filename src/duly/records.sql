@@ -234,3 +234,13 @@ select spans.lo, spans.hi
    and spans.cause = %(cause)s::text
  order by spans.hi
  limit %(limit)s::integer
+
+-- name: tiles_beyond
+-- The verdicts of a job that lie beyond its cursor, in order. A run that was put in without a beginning answers for its own
+-- instant alone.
+select coalesce(tiles.lo, tiles.hi - interval '1 microsecond') as lo, tiles.hi
+  from duly.tiles
+ where tiles.job_id = %(job_id)s::bigint
+   and tiles.hi > %(after)s::timestamptz
+ order by tiles.hi
+ limit %(limit)s::integer

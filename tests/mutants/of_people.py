@@ -12,8 +12,27 @@ HAND = "tests/promises/test_by_hand.py"
 BACKFILL = "tests/promises/test_backfill.py"
 DEADLINES = "tests/promises/test_deadlines.py"
 ABSENT = "tests/promises/test_absent.py"
+RESTORED = "tests/promises/test_restored.py"
 
 OF_PEOPLE: Sequence[Mutant] = (
+    _m(
+        "what is lost is also what is still there",
+        "restored.py",
+        f"{RESTORED}::test_verdicts_that_are_there_stay_and_what_lies_between_them_is_lost",
+        ("        while left and left[0][1] <= end:\n", "        while False:\n"),
+    ),
+    _m(
+        "what has not come yet is taken for history",
+        "restored.py",
+        f"{RESTORED}::test_a_verdict_that_has_not_come_yet_is_no_history",
+        ('if row["hi"] > until]:', 'if row["hi"] < until]:'),
+    ),
+    _m(
+        "what is lost is lost under the newest revision",
+        "restored.py",
+        "tests/unit/test_restored.py",
+        ("        end = min(until, plan.rule.until_at or until)\n", "        end = until\n"),
+    ),
     _m(
         "a pause is forgotten once its boundary was stepped over",
         "ledger.py",

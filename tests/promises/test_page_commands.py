@@ -45,7 +45,7 @@ class Terminal:
         self.t = t
         self.commands = [command for _, command in in_fences(ROOT / "docs" / "how-to" / page)]
         self.said: list[str] = []
-        self.worker = True
+        self.scheduler = self.worker = True
 
     async def type(self, words: list[str], *, code: int = 0) -> str:
         """One command to its end; what it printed."""
@@ -59,7 +59,7 @@ class Terminal:
         while not typed.done():
             await asyncio.wait({typed}, timeout=0.2)
             if words[0] == "backfill" or typed.done():
-                await self.t.advance(to=Clock().now() + shift, worker=self.worker)
+                await self.t.advance(to=Clock().now() + shift, scheduler=self.scheduler, worker=self.worker)
         done = typed.result()
         assert done.exit_code == code, f"{words}: exit {done.exit_code}\n{done.output}"
         self.said.append(done.stdout)
@@ -134,6 +134,28 @@ async def test_an_outage_is_looked_at_and_what_it_cost_is_run(duly_lab: Callable
         said = await Terminal(t, "after-an-outage.md").type_all()
         assert "cause missed" in said[3]
         assert [run["kind"] for run in await t.runs("nightly_sales")] == ["backfill"] * 3
+
+
+async def test_a_backup_is_restored_and_what_it_does_not_know_is_lost(
+    duly_lab: Callable[..., Opening],
+) -> None:
+    """The backup is of the morning of the 28th; three nights follow of which it knows nothing."""
+    async with duly_lab(sales(), at="2027-03-27T12:00:00Z") as t:
+        await t.advance(to="2027-03-28T01:00:10Z", worker=False)
+        await t.advance(to="2027-03-31T12:00:00Z", scheduler=False, worker=False)
+        page = Terminal(t, "restore-a-backup.md")
+        page.scheduler = page.worker = False
+        for command in page.commands[:-1]:
+            await page.type(words_of(command))
+        assert "3 instants kept back since 2027-03-28T01:00:00Z, answer lost: 0 runs" in page.said[2]
+        page.scheduler = page.worker = True
+        await page.type(words_of(page.commands[-1]))
+        runs = await t.runs("nightly_sales")
+        assert [(run["kind"], run["state"]) for run in runs] == [
+            ("scheduled", "cancelled"),
+            ("backfill", "succeeded"),
+            ("backfill", "succeeded"),
+        ]
 
 
 async def test_a_schedule_is_changed(duly_lab: Callable[..., Opening]) -> None:

@@ -85,13 +85,14 @@ def hold_job(options: Options, job: str, reason: str | None, dry_run: bool) -> i
 
 @verb("release", example="duly jobs release nightly_sales latest")
 @click.argument("job")
-@click.argument("owed", type=click.Choice(["all", "latest", "none"]), metavar="all|latest|none")
+@click.argument("owed", type=click.Choice(["all", "latest", "none", "lost"]), metavar="all|latest|none|lost")
 @reason
 @yes
 @dry_run
 def release_job(options: Options, job: str, owed: str, reason: str | None, yes: bool, dry_run: bool) -> int:
     """Let JOB go on that is held or poisoned, and say what of what is owed is to run.
 
+    `lost` after a restore: nobody can know what became of it, and nothing of it runs.
     Says first how many runs that starts; beyond 100 it wants --yes.
     """
     from duly.cli.opening import run_on

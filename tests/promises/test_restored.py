@@ -1,0 +1,121 @@
+"""History was restored: what nobody can know any more is a span ``lost``, by the word of a person."""
+
+from __future__ import annotations
+
+import pytest
+
+from duly import Conflict, Duly, Run
+from duly.testing import Lab
+from promises.stage import Open, at, cursor_of, remember, rows, told
+
+NIGHT = "2027-01-05T01:00:00Z"
+DAY = "%d %H:%M"
+
+
+def hourly(**policies: object) -> tuple[Duly, list[Run]]:
+    """A job at half past each hour, and what it ran."""
+    app = Duly()
+    return app, remember(app, "job", "30 * * * *", **{"catchup": "all", **policies})
+
+
+def hours(seen: list[Run]) -> list[int]:
+    return [run.scheduled_at.hour for run in seen]
+
+
+async def restore(t: Lab, instant: str) -> None:
+    """The ledger is again what it was at an instant after which nothing was edited; time is not."""
+    await rows(t, "delete from duly.runs where scheduled_at > %s", instant)
+    await rows(t, "delete from duly.attempts where scheduled_at > %s", instant)
+    await rows(
+        t,
+        "update duly.cursors set cursor_at = (select max(scheduled_at) from duly.runs), seen_at = null, busy_at = null,"
+        " live_at = null, live_trigger = null, due_at = %s::timestamptz",
+        instant,
+    )
+
+
+@pytest.mark.parametrize("mechanism", ["database", "durable"])
+async def test_what_a_restore_took_is_lost_and_nothing_of_it_runs_again(
+    laboratory: Open, mechanism: str
+) -> None:
+    """Two ran after the backup was taken, two fell due since: nobody can tell them apart, so none of them runs."""
+    app, seen = hourly(mechanism=mechanism)
+    async with laboratory(app, at=NIGHT) as t:
+        await t.advance(by="4h")
+        await restore(t, "2027-01-05T03:00:00Z")
+        t.clock.set(at("2027-01-05T07:00:00Z"))
+        await t.client.jobs.hold("job", reason="restored")
+        tried = await t.client.jobs.release("job", "lost", dry_run=True)
+        assert [(one.count, one.answer, one.runs) for one in tried.resumed] == [(4, "lost", 0)]
+        assert f"{await cursor_of(t, 'job'):%H:%M}" == "02:30"
+        await t.client.jobs.release("job", "lost", reason="restored from the backup of three")
+        assert (await t.audit()).clean
+        await t.advance(by="1h")
+        assert hours(seen) == [1, 2, 3, 4, 7]
+        assert await told(t, "job", DAY) == [
+            "05 01:30 run",
+            "05 02:30 run",
+            "05 07:00 lost 4",
+            "05 07:30 run",
+        ]
+        found = await t.client.explain("job", "2027-01-05T04:30:00Z")
+        assert (found["cause"], found["span"]["author"]) == ("lost", "lab")
+        assert "restored from elsewhere and is not known: restored from the backup of three" in found["text"]
+        assert found["decision"]["mechanism"] == "operator"
+
+
+async def test_what_is_lost_can_be_run_beside_the_time_line_when_somebody_knows(laboratory: Open) -> None:
+    app, seen = hourly()
+    async with laboratory(app, at=NIGHT) as t:
+        await t.advance(by="2h")
+        await t.client.jobs.hold("job")
+        t.clock.set(at("2027-01-05T05:00:00Z"))
+        await t.client.jobs.release("job", "lost")
+        await t.settle()
+        assert hours(seen) == [1, 2]
+        await t.client.backfill(
+            "job", "2027-01-05T03:00:00Z", "2027-01-05T04:00:00Z", cause="lost", wait=False
+        )
+        await t.settle()
+        assert hours(seen) == [1, 2, 3]
+
+
+async def test_verdicts_that_are_there_stay_and_what_lies_between_them_is_lost(laboratory: Open) -> None:
+    """Only the cursor was set back, and one run is gone: the job is held, and two instants are lost."""
+    app, seen = hourly()
+    async with laboratory(app, at=NIGHT) as t:
+        await t.advance(by="4h")
+        await rows(t, "delete from duly.runs where scheduled_at = '2027-01-05T03:30:00Z'")
+        back = "update duly.cursors set cursor_at = '2027-01-05T01:30:00Z', due_at = '2027-01-05T02:30:00Z'"
+        await rows(t, f"{back}, wake_at = '2027-01-05T02:30:00Z'")
+        await t.advance(by="1h")
+        assert (await t.client.jobs.get("job")).state == "held"
+        await t.client.jobs.release("job", "lost")
+        assert (await t.audit()).clean
+        await t.advance(by="1h")
+        assert hours(seen) == [1, 2, 3, 4, 6]
+        assert await told(t, "job", DAY) == [
+            "05 01:30 run",
+            "05 02:30 run",
+            "05 03:30 lost 1",
+            "05 04:30 run",
+            "05 06:00 lost 1",
+            "05 06:30 run",
+        ]
+
+
+async def test_a_verdict_that_has_not_come_yet_is_no_history(laboratory: Open) -> None:
+    """It would put the cursor ahead of the clock: it is refused, by name, and nothing is written."""
+    app, _ = hourly()
+    async with laboratory(app, at=NIGHT) as t:
+        await t.advance(by="1h")
+        await t.client.jobs.hold("job")
+        await rows(
+            t,
+            "insert into duly.runs (job_id, scheduled_at, state) values (1, '2027-01-05T09:30:00Z', 'succeeded')",
+        )
+        with pytest.raises(Conflict, match="a verdict at 2027-01-05T09:30:00Z, which has not come yet"):
+            await t.client.jobs.release("job", "lost")
+        assert await told(t, "job", DAY) == ["05 01:30 run", "05 09:30 run"]
+        await rows(t, "delete from duly.runs where scheduled_at = '2027-01-05T09:30:00Z'")
+        await t.client.jobs.release("job", "lost")
