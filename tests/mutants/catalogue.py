@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from tests.mutants.mutant import ROOT, Mutant
 from tests.mutants.mutant import mutant as _m
 from tests.mutants.of_connections import OF_CONNECTIONS
+from tests.mutants.of_edits import OF_EDITS
 from tests.mutants.of_faults import OF_FAULTS
 from tests.mutants.of_order import OF_ORDER
 from tests.mutants.of_people import OF_PEOPLE
@@ -580,6 +581,7 @@ MUTANTS: Sequence[Mutant] = (
     *OF_TIMERS,
     *OF_PEOPLE,
     *OF_ORDER,
+    *OF_EDITS,
     *OF_CONNECTIONS,
     *OF_FAULTS,
 )
