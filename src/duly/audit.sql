@@ -337,22 +337,25 @@ select life.role, life.started_at, life.until_at
 -- name: busy_until
 -- Up to when other runs of the job, decided before this one, kept it busy: `held_at` those that were live when it
 -- fell due, `at` all of them, `freed_at` the last caught-up one that had ended by then, `gone_at` the last one of any
--- kind. Behind a backlog the runs
--- that matter stand before it, however many have come after it since.
+-- kind; `placed_at` those that held the exclusive place of an earlier revision when it fell due. Behind a backlog the
+-- runs that matter stand before it, however many have come after it since.
 select max(coalesce(other.finished_at, %(until_at)s::timestamptz)) as at,
        max(coalesce(other.finished_at, %(until_at)s::timestamptz))
          filter (where other.created_at <= %(instant)s::timestamptz) as held_at,
+       max(coalesce(other.finished_at, %(until_at)s::timestamptz))
+         filter (where other.created_at <= %(instant)s::timestamptz
+                   and (select policies.exclusive from duly.policies where policies.id = other.policy_id)) as placed_at,
        max(other.finished_at)
          filter (where other.verdict = 'caught_up' and other.finished_at <= %(until_at)s::timestamptz) as freed_at,
        max(other.finished_at) filter (where other.finished_at <= %(until_at)s::timestamptz) as gone_at
-  from ((select runs.scheduled_at, runs.trigger_id, runs.created_at, runs.finished_at, runs.verdict
+  from ((select runs.scheduled_at, runs.trigger_id, runs.created_at, runs.finished_at, runs.verdict, runs.policy_id
            from duly.runs
           where runs.job_id = %(job_id)s::bigint
             and runs.scheduled_at < %(instant)s::timestamptz
           order by runs.scheduled_at desc
           limit 100)
         union all
-        (select runs.scheduled_at, runs.trigger_id, runs.created_at, runs.finished_at, runs.verdict
+        (select runs.scheduled_at, runs.trigger_id, runs.created_at, runs.finished_at, runs.verdict, runs.policy_id
            from duly.runs
           where runs.job_id = %(job_id)s::bigint
             and runs.scheduled_at >= %(instant)s::timestamptz

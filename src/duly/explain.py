@@ -216,14 +216,15 @@ def _busy(
     """Up to when runs that were live at the instant held the job, and from when on it was free for this one.
 
     Between the two it waited behind runs that were decided after its instant: the earlier ones of a backlog.
-    Where runs may overlap, a caught-up one waits for a place under ``catchup_limit``, any one under ``max_running``.
+    Where runs may overlap, a caught-up one waits for a place under ``catchup_limit``, any one under ``max_running``,
+    and what was owed before an edit may have had to wait for the place of its own revision.
     """
     run = found.run
     if known is None or run is None:
         return begin, begin
     held, free = known["held_at"], known["at"]
     if found.row["policy"]["overlap"] == "allow":
-        held, free = None, known["freed_at"] if run["verdict"] == "caught_up" else None
+        held, free = known["placed_at"], known["freed_at"] if run["verdict"] == "caught_up" else None
         if found.row["policy"].get("max_running") is not None:
             free = known["gone_at"]
     held = min(max(held or begin, begin), decided)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from duly import Duly, NotFound, Run, every
+from duly.explain import explain
 from duly.jobs import Job, make_job
 from duly.ledger import Ledger
 from duly.planner import decide as plan
@@ -310,3 +311,20 @@ async def test_a_plan_that_was_made_before_an_edit_decides_nothing(laboratory: O
         assert (late.decision, late.runs) == (None, 0)
         await t.settle()
         assert await told(t, "job", "%S") == ["05 run", "10 run", "12 ended 0"]
+
+
+async def test_what_waits_behind_an_edit_for_a_place_was_late_for_that(laboratory: Open) -> None:
+    """Runs may overlap from the edit on; what was owed before it had to wait, and so did what follows. Not missed."""
+    async with laboratory(declaring(FIVE, catchup="none", overlap="queue"), at=NOON) as t:
+        hand = await Hand(t).enter()
+        await decide(t, by=5)
+        [going] = await hand.claim()
+        await decide(t, by=7)
+        await t.edit(declaring(FIVE, catchup="none", overlap="allow"))
+        await decide(t, by=10)
+        await hand.end(going)
+        await t.settle()
+        assert await told(t, "job", "%S") == ["05 run", "10 run", "12 ended 0", "15 run", "20 run"]
+        found = await explain(t.database, "job", at("2027-01-05T12:00:15Z"))
+        lateness = found["lateness"]
+        assert (lateness["total"], lateness["parts"]["overlap"], lateness["parts"]["database"]) == (7, 7, 0)
