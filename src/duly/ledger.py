@@ -301,11 +301,14 @@ class Ledger:
         """
         if not plans:
             return Recorded(decision=None, plans=(), handed=())
+        before = await self._before(connection, plans)
         rows = await self.database.rows(
             connection,
             "ledger",
             "record",
             **plan_arrays(plans, timers),
+            waits=[row["job_id"] for row in before],
+            waits_late=[row["job_id"] for row in before if row["late"]],
             tiles=sum(len(p.runs) + len(p.spans) for p in plans),
             decided_at=max(p.standing.now for p in plans),
             **_actor(actor),
@@ -322,6 +325,14 @@ class Ledger:
             plans=[plan for plan in plans if plan.standing.job_id in won],
             handed=[self._claimed(row) for row in in_order(handed)],
         )
+
+    async def _before(self, connection: Connection, plans: Sequence[Plan]) -> list[Row]:
+        """The jobs for which an earlier run waits, asked only of those whose runs may be live side by side."""
+        beside = [p.standing for p in plans if any(not run.rule.policy.exclusive for run in p.runs)]
+        if not beside:
+            return []
+        asked = {"job_ids": [one.job_id for one in beside], "from_at": [one.cursor_at for one in beside]}
+        return await self.database.rows(connection, "records", "standing_before", **asked)
 
     async def hold(self, connection: Connection, job_id: int) -> None:
         """Take one job out of the due index until somebody edits it."""

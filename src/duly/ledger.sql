@@ -114,39 +114,19 @@ select due.job_id, due.schedule_id, due.policy_id, due.revision, due.newest_revi
 -- lost its race writes nothing. Runs are handed to the named worker at once, as far as it has room.
 -- The first row says which plans won; one more row for each run that was handed over. Two lists and no join of
 -- the one with the other: the planner expects one row of each, and would compare every row with every row.
--- Of a job whose runs may be live side by side, the one before says what the others wait for, since they start in order:
--- while it waits nothing is handed over past it, and in the lane of what is behind the next one follows it. The one before
--- is the run at the cursor; where that holds none, or one that ended without a start, it is the newest live one.
+-- Of the jobs for which a run waits that comes before (`standing_before` asks), nothing is handed over past it, and in the
+-- lane of what is behind the next one follows it.
 with planned as materialized (
     select planned.job_id, planned.revision, planned.newest_revision, planned.from_at, planned.to_at,
            planned.to_revision, planned.schedule_id, planned.policy_id, planned.due_at, planned.wake_at,
-           planned.live_at, planned.busy_at, planned.amended, planned.seen_at, planned.beside
+           planned.live_at, planned.busy_at, planned.amended, planned.seen_at
       from unnest(%(job_id)b::bigint[], %(revision)b::integer[], %(newest_revision)b::integer[],
                   %(from_at)b::timestamptz[], %(to_at)b::timestamptz[], %(to_revision)b::integer[],
                   %(schedule_id)b::bigint[], %(policy_id)b::bigint[], %(due_at)b::timestamptz[],
                   %(wake_at)b::timestamptz[], %(live_at)b::timestamptz[], %(busy_at)b::timestamptz[],
-                  %(amended)b::boolean[], %(seen_at)b::timestamptz[], %(beside)b::boolean[])
+                  %(amended)b::boolean[], %(seen_at)b::timestamptz[])
            as planned (job_id, revision, newest_revision, from_at, to_at, to_revision, schedule_id, policy_id,
-                       due_at, wake_at, live_at, busy_at, amended, seen_at, beside)
-),
-waiting as materialized (
-    select planned.job_id, before.late
-      from planned
-     cross join lateral (
-           select runs.state, runs.attempt, coalesce(runs.verdict = 'caught_up', false) or runs.behind as late
-             from duly.runs
-            where runs.job_id = planned.job_id and runs.scheduled_at = planned.from_at and runs.trigger_id = ''
-              and runs.state not in ('cancelled', 'expired')
-            union all
-          (select runs.state, runs.attempt, coalesce(runs.verdict = 'caught_up', false) or runs.behind
-             from duly.runs
-            where runs.job_id = planned.job_id and runs.trigger_id = ''
-              and runs.state in ('queued', 'running', 'asleep', 'parked')
-            order by runs.scheduled_at desc
-            limit 1)
-            limit 1
-           ) as before
-     where planned.beside and before.state = 'queued' and before.attempt = 0
+                       due_at, wake_at, live_at, busy_at, amended, seen_at)
 ),
 moved as (
     update duly.cursors
@@ -192,7 +172,7 @@ ran as (
            run.stands_count, run.stands_first, policies.queue, policies.priority, policies.task,
            %(decided_at)s::timestamptz, run.scheduled_at,
            run.scheduled_at + policies.must_start_within * interval '1 second',
-           run.behind or run.verdict <> 'caught_up' and run.job_id in (select waiting.job_id from waiting where waiting.late),
+           run.behind or run.verdict <> 'caught_up' and run.job_id = any(%(waits_late)b::bigint[]),
            case when handed.id is null then 'queued' else 'running' end,
            case when handed.id is null then 0 else 1 end,
            handed.id,
@@ -210,7 +190,7 @@ ran as (
         on run.place <= %(room)s::integer
        and policies.queue = any(%(queues)b::text[])
        and policies.task = any(%(tasks)b::text[])
-       and run.job_id not in (select waiting.job_id from waiting)
+       and run.job_id <> all(%(waits)b::bigint[])
        and (policies.must_start_within is null
             or run.scheduled_at + policies.must_start_within * interval '1 second' > %(decided_at)s::timestamptz)
  returning runs.job_id, runs.scheduled_at, runs.trigger_id, runs.attempt, runs.state, runs.revision, runs.policy_id,

@@ -320,7 +320,6 @@ def _cursor_arrays(plans: Sequence[Plan]) -> dict[str, list[Any]]:
         "busy_at": [p.busy_at for p in plans],
         "amended": [p.amended for p in plans],
         "seen_at": [p.seen_at for p in plans],
-        "beside": [any(not run.rule.policy.exclusive for run in p.runs) for p in plans],
     }
 
 

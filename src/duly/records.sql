@@ -26,6 +26,28 @@ select runs.job_id, count(runs.job_id) as live
    and runs.state in ('queued', 'running', 'asleep', 'parked')
  group by runs.job_id
 
+-- name: standing_before
+-- The jobs for which a run waits that nobody has started, and whether it is in the lane of what is behind: asked under the
+-- cursors' locks, of jobs whose runs may be live side by side, since they start in order. The one before is the run at
+-- the cursor; where that holds none, or one that ended without a start, it is the newest live one.
+select planned.job_id, before.late
+  from unnest(%(job_ids)b::bigint[], %(from_at)b::timestamptz[]) as planned (job_id, from_at)
+ cross join lateral (
+       select runs.state, runs.attempt, coalesce(runs.verdict = 'caught_up', false) or runs.behind as late
+         from duly.runs
+        where runs.job_id = planned.job_id and runs.scheduled_at = planned.from_at and runs.trigger_id = ''
+          and runs.state not in ('cancelled', 'expired')
+        union all
+      (select runs.state, runs.attempt, coalesce(runs.verdict = 'caught_up', false) or runs.behind
+         from duly.runs
+        where runs.job_id = planned.job_id and runs.trigger_id = ''
+          and runs.state in ('queued', 'running', 'asleep', 'parked')
+        order by runs.scheduled_at desc
+        limit 1)
+        limit 1
+       ) as before
+ where before.state = 'queued' and before.attempt = 0
+
 -- name: overdue_durable
 -- Durable jobs with overlap "cancel" that are busy and owe something, whose run was not asked to stop yet.
 select cursors.job_id

@@ -118,9 +118,11 @@ async def test_a_worker_consumes_due_timers_by_index_without_a_sort(
     assert "Seq Scan" not in plan, plan
 
 
-async def touched(database: Database, connection: Connection, name: str, given: dict[str, Any]) -> int:
+async def touched(
+    database: Database, connection: Connection, name: str, given: dict[str, Any], room: str = "ledger"
+) -> int:
     """How many buffers a shipped statement touches while it is carried out."""
-    text = f"explain (analyze, buffers, format json) {statements('ledger')[name]}"
+    text = f"explain (analyze, buffers, format json) {statements(room)[name]}"
     [row] = await (await connection.execute(text, database.given(given))).fetchall()  # type: ignore[arg-type]
     plan = row["QUERY PLAN"][0]["Plan"]
     return int(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
@@ -144,8 +146,12 @@ async def test_the_order_within_a_job_costs_the_same_behind_a_long_backlog(datab
         [standing], _ = await shop.ledger.standings(connection, due)
         plan = decide(replace(standing, live_caught_up=0), budget=1)
         signed = {**dict.fromkeys(WHO), "mechanism": "database"}
-        given = {**plan_arrays([plan]), **signed, **able, "tiles": 1, "room": 100, "decided_at": standing.now}
-        assert await touched(database, connection, "record", given) < 150
+        before = {"job_ids": [standing.job_id], "from_at": [standing.cursor_at]}
+        waits = {"waits": [standing.job_id], "waits_late": [standing.job_id]}
+        given = {**plan_arrays([plan]), **waits, **signed, **able, "tiles": 1, "room": 100}
+        given["decided_at"] = standing.now
+        assert await touched(database, connection, "standing_before", before, "records") < 50
+        assert await touched(database, connection, "record", given) < 100
     [newest] = await shop.execute("select state, behind from duly.runs order by created_at desc limit 1")
     assert newest == {"state": "queued", "behind": False}, (
         "a caught-up one waits for its turn like those before it"
