@@ -164,6 +164,13 @@ def facts(run: str, job: str, key: Key, attempt: int, started_at: datetime | Non
     return {"run": run, "job": job, "scheduled_at": key.scheduled_at, "attempt": attempt, "lag": lag}
 
 
+def rest_of(finished: Finished) -> dict[str, Any]:
+    """What a sleeping run waits for, and until when."""
+    if finished.outcome != "asleep" or finished.state != "asleep":
+        return {}
+    return {"waits_for": finished.waits_for, "until": finished.available_at}
+
+
 def error_of(error: Mapping[str, str] | None) -> dict[str, Any]:
     """The error as an event shows it, if there is one."""
     return {} if error is None else {"error": {"class": error["class"], "message": error["message"]}}

@@ -24,6 +24,7 @@ from duly.completions import (
     Completions,
     error_of,
     facts,
+    rest_of,
     words_of,
 )
 from duly.decisions import Standpoint
@@ -129,6 +130,7 @@ class Worker:
         self._changed = asyncio.Event()
         self._held: dict[tuple[Key, int], _Held] = {}  # claimed and not yet recorded
         self._live: dict[tuple[Key, int], asyncio.Task[None]] = {}  # of these, those whose task still runs
+        self._broken: Exception | None = None  # a fault of our own after the end of an attempt
         self._unrecordable: set[Key] = (
             set()
         )  # held in the ledger, which refuses every word about how they ended
@@ -229,6 +231,7 @@ class Worker:
         started, claimed, _ = await self._fill()
         while self._live:
             await asyncio.wait(self._live.values())
+        self._whole()
         self._completions.close()
         await recording
         await self._close()
@@ -241,6 +244,11 @@ class Worker:
         self._adopt_at = self._clock.monotonic() + self._settings.heartbeat
         with self._lock:
             self._loop = asyncio.get_running_loop()
+
+    def _whole(self) -> None:
+        """Raise the fault that came after the end of an attempt, if one did."""
+        if self._broken is not None:
+            raise self._broken
 
     def _recorded(self, recording: asyncio.Task[None]) -> None:
         """Nothing is recorded any more: because all is, or because it failed."""
@@ -259,6 +267,7 @@ class Worker:
         while not self._draining and not recording.done():
             self._nudge.clear()
             try:
+                self._whole()
                 wait = await self._look(wait)
             except Exception as error:
                 if not passing(error):
@@ -437,7 +446,11 @@ class Worker:
             end = Ending(error=described(error))
         if timer is not None:
             timer.cancel()
-        self._over(held, end)
+        try:
+            self._over(held, end)
+        except Exception as error:  # nobody would end what we hold
+            self._broken = error
+            self._nudge.set()
 
     async def _execute(self, held: _Held) -> Ending:
         policy = held.claimed.policy
@@ -503,7 +516,7 @@ class Worker:
                 self._say("fenced", held, completion.ended.error)
                 continue
             for event in words_of(finished):
-                self._say(event, held, finished.error, **_rest_of(finished))
+                self._say(event, held, finished.error, **rest_of(finished))
             if finished.state == "asleep" and finished.available_at is not None:
                 delay = (finished.available_at - finished.at).total_seconds()
                 if delay < NEAR:  # later ones are found by polling
@@ -584,10 +597,3 @@ def _ended(held: _Held, end: Ending) -> Ended:
         waits_for=PERSON if end.parked else end.nap.waits_for if end.nap else None,
         until=end.nap.until if end.nap else None,
     )
-
-
-def _rest_of(finished: Finished) -> dict[str, Any]:
-    """What a sleeping run waits for, and until when."""
-    if finished.outcome != "asleep" or finished.state != "asleep":
-        return {}
-    return {"waits_for": finished.waits_for, "until": finished.available_at}

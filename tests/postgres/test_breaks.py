@@ -226,6 +226,28 @@ async def test_a_fault_of_our_own_ends_the_worker_and_is_no_lost_database(
     assert (run["state"], run["losses"]) == ("succeeded", 0 if fault == "claim.recorded" else 1)
 
 
+async def test_a_fault_after_the_end_of_an_attempt_ends_the_worker_too(shop: Workshop) -> None:
+    """It comes in no loop's own turn, and would be heard by nobody."""
+
+    def behind() -> None:
+        raise LookupError("nobody to tell")
+
+    async def task(run: Run) -> None:
+        async with run.transaction():
+            pass
+
+    await shop.job("task", task, overlap="queue")
+    await shop.ready("task")
+    await shop.execute(
+        """update duly.cursors set cursor_at = now() - interval '1 hour', due_at = now() - interval '59 minutes',
+                                   wake_at = null, live_at = (select scheduled_at from duly.runs), live_trigger = ''"""
+    )
+    worker = await shop.worker(on_behind=behind)
+    with pytest.raises(LookupError):
+        await asyncio.wait_for(worker.run(asyncio.Event(), asyncio.Event()), timeout=20)
+    assert (await shop.run("task"))["state"] == "succeeded"
+
+
 async def test_two_registrations_of_the_same_names_do_not_wait_for_each_other(url: str) -> None:
     """Two versions of one app start at once, and declare their jobs in different orders."""
 
