@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psycopg
+
 from tests.conftest import wait_until
 
 DULY = [str(Path(sys.executable).with_name("duly"))]
@@ -29,6 +31,25 @@ def duly(*arguments: str, url: str, ok: Iterable[int] = (0,)) -> dict[str, Any]:
     assert done.returncode in ok, f"{arguments}: exit {done.returncode}\n{done.stdout}\n{done.stderr}"
     document: dict[str, Any] = json.loads(done.stdout or done.stderr)
     return {**document, "exit": done.returncode}
+
+
+def settled(url: str, *, seconds: float) -> None:
+    """Wait until what fell due up to this instant is decided and has ended; new instants may fall due meanwhile."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        [(now,)] = connection.execute("select clock_timestamp()").fetchall()
+
+        def nothing_owed() -> bool:
+            owed = connection.execute(
+                """select from duly.cursors where due_at <= %(now)s
+                    union all
+                   select from duly.runs
+                    where scheduled_at <= %(now)s and state in ('queued', 'running', 'asleep')
+                    limit 1""",
+                {"now": now},
+            ).fetchall()
+            return not owed
+
+        wait_until(nothing_owed, seconds=seconds, pause=0.5)
 
 
 @dataclass(kw_only=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import TestServer, wait_until
-from tests.faults.processes import Loop, duly
+from tests.faults.processes import Loop, duly, settled
 
 APP = str(Path(__file__).with_name("crowd.py"))
 SECONDS = 60
@@ -67,25 +67,20 @@ def _rest(seconds: float) -> None:
     wait_until(lambda: time.monotonic() >= end, seconds=seconds + 1, pause=0.05)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(420)
 def test_a_thousand_jobs_under_kill_and_freeze_are_all_accounted_for(
     loops: list[Loop], url: str, server: TestServer
 ) -> None:
-    """After a minute of faults, when nothing is owed again, the audit is clean, whatever was killed when."""
+    """After a minute of faults, when nothing of that time is owed, the audit is clean, whatever was killed when."""
     done = disturb(loops, seed=20270105, seconds=SECONDS)
     assert done["kill"] >= SECONDS / 6, done
     assert done["freeze"] >= 1, done
-    last: dict[str, object] = {}
-
-    def settled() -> bool:
-        last.update(duly("audit", url=url, ok=(0, 1)))
-        return last["owed"] == 0 or last["exit"] == 1
-
-    wait_until(settled, seconds=120, pause=0.5)
+    settled(url, seconds=200)
+    last = duly("audit", url=url, ok=(0, 1))
     shown = {key: last[key] for key in ("jobs", "occurrences", "runs", "skipped", "owed")}
     assert (last["exit"], last["unaccounted"], last["double"], last["findings"]) == (0, 0, 0, []), last
     assert last["jobs"] == 1000, shown
-    assert last["occurrences"] == last["runs"] + last["skipped"], shown  # type: ignore[operator]
+    assert last["occurrences"] == last["runs"] + last["skipped"], shown
     assert isinstance(last["occurrences"], int)
     assert last["occurrences"] > 1000 * SECONDS / 2, shown
     assert last["leadership"] == [], last["leadership"]

@@ -102,9 +102,11 @@ class Stage:
             return not waiting
 
         try:
-            wait_until(nothing_waits, seconds=40, pause=0.1)
+            # What fell due before a process was up is worked through one by one, beside five other cases.
+            wait_until(nothing_waits, seconds=90, pause=0.1)
         except pytest.fail.Exception:
-            pytest.fail(f"still waiting: {waiting}")
+            said = self.loops[-1].log.read_text()[-2000:]
+            pytest.fail(f"at {now} this still waits: {waiting}\n{said}")
 
     def _waiting(self, now: datetime) -> list[tuple[Any, ...]]:
         return self.execute(

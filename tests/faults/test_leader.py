@@ -14,7 +14,7 @@ import psycopg
 import pytest
 
 from tests.conftest import TestServer, wait_until
-from tests.faults.processes import Loop, duly
+from tests.faults.processes import Loop, duly, settled
 from tests.faults.proxy import Proxy, proxy
 
 APP = str(Path(__file__).with_name("crowd.py"))
@@ -106,13 +106,8 @@ def stage(server: TestServer, url: str, tmp_path: Path, monkeypatch: pytest.Monk
 
 def judge(stage: Stage) -> None:
     """Nothing is lost or double, epochs follow each other, and each was one process's alone, on one host."""
-    report: dict[str, Any] = {}
-
-    def settled() -> bool:
-        report.update(duly("audit", url=stage.url, ok=(0, 1)))
-        return report["owed"] == 0 or report["exit"] == 1
-
-    wait_until(settled, seconds=30, pause=0.2)
+    settled(stage.url, seconds=60)
+    report = duly("audit", url=stage.url, ok=(0, 1))
     assert (report["exit"], report["leadership"], report["findings"]) == (0, [], []), report
     rows = stage.execute("select epoch, process, host from duly.decisions where lease = 'main' order by xid")
     epochs = [epoch for epoch, _, _ in rows]
