@@ -9,7 +9,7 @@ APPS    := --app examples/jobs.py --app examples/crontab
 PIP     := $(BIN)/python -m pip --disable-pip-version-check --no-input -qq
 
 .DEFAULT_GOAL := help
-.PHONY: help setup up test test-long check bench mutants moved
+.PHONY: help setup up test test-long explore check bench mutants moved
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -24,6 +24,10 @@ test: check ## everything except the long tests, on a PostgreSQL that the tests 
 
 test-long: setup ## only the long tests: faults, chaos, a year of downtime
 	@$(BIN)/python -m pytest -m long
+
+explore: setup ## the property tests with examples that no run has seen; what fails is shown with its way back
+	@$(BIN)/python -m pytest --hypothesis-profile=explore -m "not long" --numprocesses=$(JOBS) tests/properties \
+	  tests/models tests/unit/test_import_fuzz.py tests/unit/test_crontab.py
 
 check: setup ## lint, format, types, direction of imports
 	@$(BIN)/ruff check --quiet .
@@ -51,7 +55,7 @@ $(STAMP): pyproject.toml requirements/runtime.txt requirements/develop.txt
 	@test -x $(BIN)/python && $(PIP) --version > /dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV) || { \
 	    echo "'$(PYTHON) -m venv' failed; on Debian and Ubuntu: apt-get install python3-venv" >&2; \
 	    rm -rf $(VENV); exit 1; }
-	@echo "installing into $(VENV) (once; about a quarter of a minute)"
+	@echo "installing into $(VENV) (once; usually less than a minute)"
 	@$(PIP) install -r requirements/develop.txt
 	@$(PIP) install --no-build-isolation --no-deps -e .
 	@printf '%s' '$(CURDIR)' > $@

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import hypothesis
 import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
@@ -21,6 +22,13 @@ from duly.embedded import hold
 from duly.postgres import Database
 
 TEMPLATE = "duly_template"
+
+# The same examples in each run, so that a red run means a change; `make explore` looks for new ones. How long an
+# example takes depends on what else the machine does, so nothing is asserted about that.
+_UNHURRIED = hypothesis.settings(deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.register_profile("steady", _UNHURRIED, derandomize=True)
+hypothesis.settings.register_profile("explore", _UNHURRIED, print_blob=True)
+hypothesis.settings.load_profile("steady")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
