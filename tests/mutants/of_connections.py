@@ -1,4 +1,4 @@
-"""Faults in how connections that went away, or fell silent, are noticed."""
+"""Faults in how connections that went away, or fell silent, are noticed, and in what is left behind."""
 
 from __future__ import annotations
 
@@ -36,5 +36,11 @@ OF_CONNECTIONS: Sequence[Mutant] = (
         "rehearsal.py",
         "tests/promises/test_testing.py::test_attempts_end_as_they_were_told_to",
         ("self._ends[claimed.job].popleft()", "self._ends[claimed.job][0]"),
+    ),
+    _m(
+        "what listened to an attempt's stop stays behind as a cycle",
+        "executors/in_process.py",
+        "tests/unit/test_run.py::test_an_attempt_that_has_ended_leaves_nothing_for_the_collector_of_cycles",
+        ("    stop.over()\n", ""),
     ),
 )
