@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import date
 
 import pytest
@@ -209,6 +210,7 @@ def test_a_text_in_another_encoding_hides_no_day() -> None:
         ([START, "RRULE:FREQ=MONTHLY;BYWEEKNO=1"], (4, 29), "cannot stand with FREQ=MONTHLY"),
         ([START, "RRULE:FREQ=YEARLY;BYWEEKNO=1,53"], (4, 30), "'53' is not 1 to 51"),
         ([START, "RRULE:FREQ=YEARLY;BYSETPOS=1"], (4, 28), "there is none"),
+        ([START, "RRULE:FREQ=DAILY;BYMONTH=2;BYSETPOS=2,-2"], (4, 37), "no day stands at these places"),
         ([START, "RRULE:FREQ=YEARLY;FREQ=DAILY"], (4, 19), "given twice"),
         ([START, "RRULE:FREQ=YEARLY;BYDAY=XX"], (4, 25), "'XX' is no day of the week"),
         ([START, "EXRULE:FREQ=YEARLY"], (4, 8), "EXRULE is not read"),
@@ -240,3 +242,18 @@ def test_rules_that_name_too_much_are_refused() -> None:
     with pytest.raises(ImportRefused, match="more than 200,000 days") as refused:
         read_days(daily, "a.ics", everything)
     assert (refused.value.line, refused.value.column) == (4, 7)
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [f"RRULE:FREQ=YEARLY;BYDAY=MO;BYSETPOS={'1,' * 300_000}1"],
+        [f"RRULE:FREQ=DAILY;BYMONTHDAY=29;BYMONTH=2;BYSETPOS=-1,{','.join(map(str, range(1, 367)))}"] * 20,
+        [*["BEGIN:VALARM"] * 50_000, *["END:VALARM"] * 50_000],
+    ],
+    ids=["a place said again", "places that no day has", "nested"],
+)
+def test_hostile_events_are_read_in_bounded_time(lines: list[str]) -> None:
+    begun = time.process_time()
+    assert read_days(ics(START, *lines), "a.ics", WINDOW).days
+    assert time.process_time() - begun < 1.5

@@ -88,7 +88,7 @@ def events(text: str, file: str) -> Iterator[Event]:
             yield event
             event = None
         elif each.name == "END":
-            inner = inner[:-1]
+            del inner[-1:]
         elif not inner and not name and before in _DATED:
             raise each.refused(f"{each.value!r:.40} goes on with {before} and is not folded", file)
         elif not inner and name:

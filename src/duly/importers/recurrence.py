@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import date, datetime, time, timedelta
 from itertools import islice
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 FREQUENCIES = ("DAILY", "WEEKLY", "MONTHLY", "YEARLY")
 WEEKDAYS = ("MO", "TU", "WE", "TH", "FR", "SA", "SU")
@@ -15,6 +15,7 @@ MOST = 999_999
 
 _BOUNDS = {"BYMONTH": 12, "BYMONTHDAY": 31, "BYYEARDAY": 366, "BYWEEKNO": 51, "BYSETPOS": 366}
 """Weeks end at 51, or -51 from behind: the library takes days around the new year for others in 52 and 53."""
+_LENGTHS = {"DAILY": 1, "WEEKLY": 7, "MONTHLY": 31, "YEARLY": 366}
 _WHERE = {
     "BYWEEKNO": {"YEARLY"},
     "BYYEARDAY": {"YEARLY"},
@@ -23,6 +24,8 @@ _WHERE = {
 _NUMBER = re.compile(r"[+-]?[0-9]{1,6}")
 _WEEKDAY = re.compile(r"([+-]?[0-9]{1,2})?(MO|TU|WE|TH|FR|SA|SU)")
 _MIDNIGHT = ("BYHOUR", "BYMINUTE", "BYSECOND")
+
+T = TypeVar("T")
 
 
 class Unreadable(Exception):
@@ -154,10 +157,10 @@ def _part(given: dict[str, Any], name: str, at: int, words: str, last_day: Calla
             raise Unreadable(f"{words!r:.20} is no day of the week", at, f"one of {', '.join(WEEKDAYS)}")
         given["week_begins"] = WEEKDAYS.index(words)
     elif name == "BYDAY":
-        given["by"][name] = tuple(_weekday(word, place) for place, word in _words(words, at))
+        given["by"][name] = _once(_weekday(word, place) for place, word in _words(words, at))
     elif name in _BOUNDS:
         bound, signed = _BOUNDS[name], name != "BYMONTH"
-        given["by"][name] = tuple(
+        given["by"][name] = _once(
             _number(word, place, bound, signed=signed) for place, word in _words(words, at)
         )
     elif name not in _MIDNIGHT:
@@ -178,8 +181,25 @@ def _together(by: dict[str, Any], frequency: str, parts: dict[str, tuple[int, st
     most = _most(frequency, by)
     if any(abs(place or 0) > most for place, _ in by.get("BYDAY", ())):
         _refuse(f"a day of the week is numbered 1 to {most} here, or -{most} to -1", parts["BYDAY"][0])
-    if "BYSETPOS" in by and len(by) == 1:
-        _refuse("BYSETPOS chooses among the days of another BY part, and there is none", parts["BYSETPOS"][0])
+    if "BYSETPOS" in by:
+        _positions(by, frequency, parts["BYSETPOS"][0])
+
+
+def _positions(by: dict[str, Any], frequency: str, at: int) -> None:
+    """Keep those that a day can stand at: the library would look for the others in each period again."""
+    if len(by) == 1:
+        _refuse("BYSETPOS chooses among the days of another BY part, and there is none", at)
+    most = _LENGTHS[frequency]
+    by["BYSETPOS"] = tuple(place for place in by["BYSETPOS"] if abs(place) <= most)
+    if not by["BYSETPOS"]:
+        _refuse(
+            f"with FREQ={frequency} no day stands at these places, only at 1 to {most} or -{most} to -1", at
+        )
+
+
+def _once(given: Iterable[T]) -> tuple[T, ...]:
+    """Each once: said again it names no other day, and costs the library time for every day that it looks at."""
+    return tuple(dict.fromkeys(given))
 
 
 def _words(words: str, at: int) -> Iterator[tuple[int, str]]:
