@@ -498,7 +498,8 @@ def _lateness_words(found: Evidence) -> str:
     if not found.parts:
         return ""
     run = found.run
-    started = run is not None and run["lateness"] is not None
+    # what is cancelled while it waits ends by an attempt that nobody held
+    started = run is not None and any(each["worker"] for each in run["attempts"])
     total = sum(found.parts.values())
     names = {"no_scheduler": "no scheduler was alive", "no_worker": "no worker was alive", "queue": "in the queue",
              "overlap": "the job was busy", "database": "until it was decided", "jitter": "of its jitter",

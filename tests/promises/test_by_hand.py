@@ -199,6 +199,9 @@ async def test_a_run_that_waits_is_cancelled_at_once_and_gives_its_place_back(la
             "cancelled",
             {"class": "Cancelled", "message": "asked to stop: by lab (wrong figures)"},
         )
+        words = (await t.client.explain("job", "2027-01-05T01:30:00Z"))["text"]
+        assert "It has waited for " in words
+        assert "It started" not in words
         await t.advance(by="1h")
         assert hours(seen) == [2]
         with pytest.raises(Conflict, match="has ended already: it is cancelled"):
