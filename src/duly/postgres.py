@@ -341,11 +341,16 @@ class Database:
     async def make_partitions(self) -> None:
         """Make this month's and the next month's partitions, each in a short transaction of its own.
 
-        Another process may make the same one at this moment; whoever comes second has nothing left to do.
+        Another process may make the same one at this moment; whoever comes second has nothing left to do. Where one
+        that was made by hand reaches into the month, it takes the rows, or the default one does.
         """
         async with self.connection() as connection:
             now = await self.now(connection)
-        made_by_another = (psycopg.errors.UniqueViolation, psycopg.errors.DuplicateTable)
+        made_by_another = (
+            psycopg.errors.UniqueViolation,
+            psycopg.errors.DuplicateTable,
+            psycopg.errors.InvalidObjectDefinition,
+        )
         first = now.replace(day=1)
         for month in (first, first + timedelta(days=32)):
             with suppress(psycopg.errors.LockNotAvailable, psycopg.errors.CheckViolation, *made_by_another):
