@@ -278,6 +278,14 @@ select exceptions.author, exceptions.reason
    and exceptions.scheduled_at = %(instant)s::timestamptz
    and exceptions.undone_at is null
 
+-- name: calendar_day
+-- A version of a calendar, if it has this day: who brought it in, and from where.
+select calendars.name, calendars.version, calendars.author, calendars.source
+  from duly.calendars
+ where calendars.name = %(name)s::text
+   and calendars.version = %(version)s::integer
+   and %(day)s::date = any(calendars.dates)
+
 -- name: decision
 -- Who decided, by which mechanism, with which authority, when.
 select decisions.id, decisions.mechanism, decisions.process, decisions.host, decisions.pid, decisions.at,

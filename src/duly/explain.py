@@ -44,6 +44,7 @@ class Evidence:
     beside: list[dict[str, Any]] = field(default_factory=list)
     span: Row | None = None
     skip: Row | None = None
+    calendar: Row | None = None
     decision: Row | None = None
     timer: dict[str, Any] | None = None
     lack: Lack | None = None
@@ -161,6 +162,8 @@ async def _tile(database: Database, connection: Connection, found: Evidence) -> 
     found.skip = await database.row(
         connection, "audit", "taken_out", job_id=found.job["id"], instant=found.instant
     )
+    if found.skip is None and found.span is not None and found.span["cause"] == "excluded":
+        found.calendar = await _calendar(database, connection, found)
     decision = found.run["decision"] if found.run else found.span["decision_id"] if found.span else None
     if decision is not None:
         found.decision = await database.row(connection, "audit", "decision", id=decision)
@@ -168,6 +171,15 @@ async def _tile(database: Database, connection: Connection, found: Evidence) -> 
         found.timer = await generations.timer_behind(database, connection, found.job, found.instant)
     if ordinary is not None:
         await _lateness(database, connection, found, ordinary)
+
+
+async def _calendar(database: Database, connection: Connection, found: Evidence) -> Row | None:
+    """The version of the calendar that took the instant out, if it has the day that the instant lies on."""
+    name, _, version = str(_policy(found).get("calendar") or "").partition("@")
+    if not version:
+        return None
+    day = _local(found.schedule, found.instant)[:10]
+    return await database.row(connection, "audit", "calendar_day", name=name, version=int(version), day=day)
 
 
 async def _lateness(database: Database, connection: Connection, found: Evidence, row: Row) -> None:
@@ -270,8 +282,11 @@ def _span_document(found: Evidence) -> dict[str, Any] | None:
 
 
 def _by_a_person(found: Evidence, span: Row, what: str) -> str | None:
-    """Who paused the job or took the occurrence out, and why: that stands in the revision, or beside it."""
-    source = {"paused": found.revision, "excluded": found.skip}.get(span["cause"])
+    """Who paused the job or took the occurrence out, and why: that stands in the revision, in a calendar, or beside."""
+    if span["cause"] == "excluded" and what == "reason" and found.calendar is not None:
+        return reasons.calendar(found.calendar)
+    out = found.skip or found.calendar or found.revision
+    source = {"paused": found.revision, "excluded": out}.get(span["cause"])
     return None if source is None else source[what]
 
 
@@ -517,6 +532,7 @@ def _span_words(found: Evidence, span: Row) -> list[str]:
         revision=found.revision,
         policy=_policy(found),
         skip=found.skip,
+        calendar=found.calendar,
         into=_into(found, span),
         removed_at=found.job["removed_at"],
     )

@@ -18,16 +18,31 @@ def words(
     revision: Row | None,
     policy: Row,
     skip: Row | None = None,
+    calendar: Row | None = None,
     into: str | None = None,
     removed_at: datetime | None = None,
 ) -> str:
     """Why the occurrences of a span were not run: its cause, and which answer of the job or which person that was.
 
-    ``revision`` is the one in force and ``policy`` its answers, ``skip`` who took the occurrence out, ``into`` the run
-    that stands for it, ``removed_at`` the end of the job's time line.
+    ``revision`` is the one in force and ``policy`` its answers, ``skip`` who took the occurrence out, ``calendar``
+    the version that holds its day, ``into`` the run that stands for it, ``removed_at`` the end of the job's time line.
     """
-    case = _Case(span=span, revision=revision, policy=policy, skip=skip, into=into, removed_at=removed_at)
+    case = _Case(
+        span=span,
+        revision=revision,
+        policy=policy,
+        skip=skip,
+        calendar=calendar,
+        into=into,
+        removed_at=removed_at,
+    )
     return _CAUSES[span["cause"]](case)
+
+
+def calendar(row: Row) -> str:
+    """A version of a calendar, and the file that it was read from."""
+    source = f", from {row['source']}" if row["source"] else ""
+    return f"calendar {row['name']}, version {row['version']}{source}"
 
 
 def answer(revision: Row | None, policy: Row) -> str:
@@ -50,6 +65,7 @@ class _Case:
     revision: Row | None
     policy: Row
     skip: Row | None
+    calendar: Row | None
     into: str | None
     removed_at: datetime | None
 
@@ -99,9 +115,12 @@ def _ended(case: _Case) -> str:
 
 def _excluded(case: _Case) -> str:
     by = case.skip or case.span
-    name, _, version = str(case.policy.get("calendar") or "").partition("@")
-    calendar = f"calendar {name}, version {version}" if name else "a calendar"
-    return f"excluded by {by['author'] or calendar}{because(by)}"
+    if by["author"]:
+        return f"excluded by {by['author']}{because(by)}"
+    if case.calendar is not None:
+        return f"excluded by {calendar(case.calendar)}; {case.calendar['author']} imported it"
+    author = f", by {case.revision['author']}" if case.revision else ""
+    return f"excluded by the job's own exclude, revision {case.span['revision']}{author}"
 
 
 def _poisoned(case: _Case) -> str:

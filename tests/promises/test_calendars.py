@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from duly import DefinitionError, Duly, Run, cron
+from duly.calendars import Calendars
 from promises.stage import Open, at, remember, rows, told
 
 BEGIN = "2027-03-25T12:00:00Z"
@@ -38,7 +39,8 @@ async def test_the_days_of_a_calendar_are_excluded_in_the_jobs_own_zone(laborato
             *("28 10:30 excluded 1", "28 22:30 excluded 1", "29 10:30 excluded 1"),
         ]
         found = await t.client.explain("job", "2027-03-28T10:30:00Z")
-        assert "excluded by calendar holidays, version 1" in found["text"]
+        assert "excluded by calendar holidays, version 1; lab imported it" in found["text"]
+        assert (found["span"]["author"], found["span"]["reason"]) == ("lab", "calendar holidays, version 1")
         assert (await t.client.jobs.get("job")).document["calendar"] == "holidays@1"
 
 
@@ -48,7 +50,8 @@ async def test_a_newer_version_is_in_force_from_its_import_on(laboratory: Open) 
         app, seen = attached()
         await t.edit(app)
         await t.advance(to=at("2027-03-27T12:00:00Z"))
-        done = await t.client.put_calendar("holidays", EASTER[1:])
+        imports = Calendars(t.database)
+        done = await imports.put("holidays", EASTER[1:], author="eve", source="holidays.ics")
         assert (done.version, list(done.added), list(done.removed), list(done.jobs)) == (
             2,
             EASTER[1:],
@@ -65,7 +68,9 @@ async def test_a_newer_version_is_in_force_from_its_import_on(laboratory: Open) 
         )
         assert spans == [{"revision": 1, "days": 2}, {"revision": 2, "days": 4}]
         assert "version 1" in (await t.client.explain("job", "2027-03-26T11:30:00Z"))["text"]
-        assert "version 2" in (await t.client.explain("job", "2027-03-29T10:30:00Z"))["text"]
+        found = await t.client.explain("job", "2027-03-29T10:30:00Z")
+        assert "excluded by calendar holidays, version 2, from holidays.ics; eve imported it" in found["text"]
+        assert found["span"]["author"] == "eve"
 
 
 async def test_a_deploy_of_the_same_promise_changes_nothing_and_a_pause_outlives_an_import(
@@ -92,6 +97,15 @@ async def test_a_calendar_and_an_exclusion_and_a_skip_go_together(laboratory: Op
         await t.client.jobs.skip("job", "2027-03-31T10:30:00Z")
         await t.advance(to=at("2027-04-02T12:00:00Z"))
         assert [f"{run.scheduled_at:%d}" for run in seen] == ["27", "01", "02"]
+        words = {
+            "28": "excluded by calendar holidays, version 1; lab imported it",
+            "30": "excluded by the job's own exclude, revision 1, by lab",
+            "31": "excluded by lab.",
+        }
+        for day, said in words.items():
+            found = await t.client.explain("job", f"2027-03-{day}T10:30:00Z")
+            assert (found["cause"], found["span"]["author"]) == ("excluded", "lab")
+            assert said in found["text"]
 
 
 async def test_a_calendar_that_is_not_there_is_refused_and_an_edit_may_leave_one(laboratory: Open) -> None:
