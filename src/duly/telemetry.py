@@ -9,7 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any, Protocol, TextIO
 from uuid import UUID
 
 log = logging.getLogger("duly.telemetry")
@@ -126,10 +126,11 @@ def stamp(instant: datetime) -> str:
     return (text.rstrip("0").rstrip(".") if instant.microsecond else text[:-7]) + "Z"
 
 
-def json_lines(record: Mapping[str, Any]) -> None:
-    """A sink: one JSON object a line on standard output, flushed."""
-    sys.stdout.write(json.dumps(record, ensure_ascii=False, default=str) + "\n")
-    sys.stdout.flush()
+def json_lines(record: Mapping[str, Any], out: TextIO | None = None) -> None:
+    """A sink: one JSON object a line on ``out`` (standard output), flushed."""
+    stream = out or sys.stdout
+    stream.write(json.dumps(record, ensure_ascii=False, default=str) + "\n")
+    stream.flush()
 
 
 def words(record: Mapping[str, Any]) -> str:

@@ -122,6 +122,11 @@ def test_a_fault_in_a_module_beside_names_that_one() -> None:
     assert (found.file, found.line) == ("beside.py", 2)
 
 
+def test_what_a_file_prints_is_no_part_of_the_answer(capsys: pytest.CaptureFixture[str]) -> None:
+    assert names(write("chatty.py", f"print('hello')\n{APP}{job('one')}")) == ["one"]
+    assert capsys.readouterr() == ("", "hello\n")
+
+
 def test_an_answer_that_is_missing_keeps_its_class() -> None:
     assert isinstance(error(write("open.py", f"{APP}@app.job('@daily')\ndef one(): ...\n")), CatchupMissing)
 
@@ -142,6 +147,7 @@ def test_an_app_that_is_none_is_named(app: str, what: str) -> None:
     found = error(app)
     assert isinstance(found, DefinitionError)
     assert found.message.startswith(what)
+    assert found.hint
 
 
 def test_a_name_in_two_places_names_both() -> None:

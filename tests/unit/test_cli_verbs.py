@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 from duly import errors
 from duly.cli import main
-from duly.cli.output import Several, complain, fault, plain
+from duly.cli.output import Several, apart, complain, fault, plain
 from duly.cli.verbs import Verb, Verbs
 
 DULY = [sys.executable, "-c", "from duly.cli import main; main()"]
@@ -239,6 +239,20 @@ def test_the_class_of_an_error_gives_its_exit_code(
     error = kind("it is so", file="jobs.py", line=3, hint="do this", **given)
     assert complain(error, as_json=False) == CODES[branch]
     assert capsys.readouterr().err == "duly: error: it is so (jobs.py, line 3); do this\n"
+
+
+def test_what_tasks_and_their_children_print_is_kept_apart_from_json(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    with apart() as out:
+        print("a task")
+        os.write(1, b"a library\n")
+        subprocess.run(["echo", "a child"], check=True)
+        out.write("{}\n")
+    sys.stdout.write("afterwards\n")
+    said = capfd.readouterr()
+    assert said.out == "{}\nafterwards\n"
+    assert sorted(said.err.splitlines()) == ["a child", "a library", "a task"]
 
 
 def test_several_errors_are_a_line_each_and_one_document(capsys: pytest.CaptureFixture[str]) -> None:

@@ -80,10 +80,8 @@ def _tell_lint(lint: Lint) -> None:
     for crowded in lint.pressure.busiest:
         if crowded.quieter:
             quieter = ", ".join(f"{at:%H:%M}" for at in crowded.quieter)
-            names = ", ".join(crowded.names)
-            line(
-                f"lint pressure {text(crowded.at)}: {crowded.jobs} jobs start ({names}, …); quieter: {quieter}"
-            )
+            names = ", ".join([*crowded.names, *(["…"] if crowded.jobs > len(crowded.names) else [])])
+            line(f"lint pressure {text(crowded.at)}: {crowded.jobs} jobs start ({names}); quieter: {quieter}")
 
 
 def _tell(report: Report) -> None:

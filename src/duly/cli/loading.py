@@ -9,7 +9,7 @@ import re
 import sys
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -234,7 +234,7 @@ def _of_module(app: str) -> Duly:
     assert place is not None
     module, attribute = place["module"], place["attribute"]
     _on_path(Path.cwd())
-    with _explained(app, os.getcwd()):
+    with _explained(app, os.getcwd()), _found(app, module):
         value: object = importlib.import_module(module)
     for word in attribute.split("."):
         if not hasattr(value, word):
@@ -284,9 +284,10 @@ def _on_path(folder: Path) -> None:
 
 @contextmanager
 def _explained(app: str, folder: str) -> Iterator[None]:
-    """An error of the user's code, in one line with its place."""
+    """An error of the user's code, in one line with its place; what it prints is no part of a verb's answer."""
     try:
-        yield
+        with redirect_stdout(sys.stderr):
+            yield
     except DulyError as error:
         if error.file is None:
             error.file, error.line = _frame(error, folder)
@@ -305,6 +306,20 @@ def _explained(app: str, folder: str) -> Iterator[None]:
             file=file,
             line=line,
             hint="DULY_TRACE=1 shows the whole traceback",
+        ) from error
+
+
+@contextmanager
+def _found(app: str, module: str) -> Iterator[None]:
+    """A module that is nowhere, told apart from one that imports what is nowhere."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            raise
+        raise DefinitionError(
+            f"{app} cannot be imported: ModuleNotFoundError: {error}",
+            hint="it is not in this directory and not installed; a file is named by its path, such as jobs.py",
         ) from error
 
 

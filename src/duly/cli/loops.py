@@ -16,7 +16,8 @@ import click
 
 from duly.cli.loading import Loaded, load
 from duly.cli.logs import configure
-from duly.cli.verbs import DURATION, Options, Words, clock, silence, verb
+from duly.cli.output import apart, note, silence
+from duly.cli.verbs import DURATION, Options, Words, clock, verb
 from duly.clock import Clock
 from duly.jobs import Job
 from duly.telemetry import EVENTS, json_lines, plain_lines
@@ -128,6 +129,10 @@ def _prepared(
 ) -> int:
     settings = options.settings()
     loaded = Loaded()
+    if role == "scheduler" and options.app and not options.json:
+        note(
+            "a scheduler takes no --app and registers nothing; `duly jobs apply --app` or `duly up --app` does"
+        )
     if role != "scheduler":
         loaded = load(options.apps(settings), format=options.format, zone=settings.tz)
         settings = options.settings(loaded.settings)
@@ -159,7 +164,8 @@ def _prepared(
 def _shown(as_json: bool, time: Clock, jobs: Sequence[Job]) -> Iterator[Callable[[Mapping[str, Any]], None]]:
     """Where events go: JSON lines, a live display on a terminal, else plain lines."""
     if as_json:
-        yield json_lines
+        with apart() as out:
+            yield lambda event: json_lines(event, out)
     elif sys.stdout.isatty() and os.environ.get("TERM", "") != "dumb":
         from duly.display import Display
 

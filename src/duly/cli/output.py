@@ -6,9 +6,10 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TextIO
 
 import click
 
@@ -145,6 +146,42 @@ def _one_line(text: str) -> str:
 def document(value: Mapping[str, Any]) -> None:
     """Print one JSON document on stdout."""
     sys.stdout.write(json.dumps(value, ensure_ascii=False, default=str) + "\n")
+
+
+def silence() -> None:
+    """Nobody reads stdout any more: let what is still written to it go nowhere."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 1)
+    finally:
+        os.close(nowhere)
+
+
+@contextmanager
+def apart() -> Iterator[TextIO]:
+    """Standard output for JSON alone: what tasks and the processes they start print meanwhile goes to stderr."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    try:
+        if (
+            sys.stderr is None
+        ):  # it was closed before the start, and its number may be something else's by now
+            silence()
+        else:
+            os.dup2(2, 1)
+        out = os.fdopen(kept, "w", encoding=sys.stdout.encoding, errors="backslashreplace", closefd=False)
+        with redirect_stdout(sys.stderr):
+            yield out
+    finally:
+        with suppress(OSError):  # nobody reads it any more
+            out.flush()
+        os.dup2(kept, 1)
+        os.close(kept)
+
+
+def note(text: str) -> None:
+    """Say something on stderr that is no error."""
+    sys.stderr.write(f"duly: note: {plain(text)}\n")
 
 
 def line(text: str = "") -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from duly.cli.listings import after, limit, page, show
-from duly.cli.output import document, line, listed
+from duly.cli.output import document, line, listed, note
 from duly.cli.verbs import INSTANT, Options, Verbs, verb
 
 if TYPE_CHECKING:
@@ -106,6 +106,10 @@ def logs_of_run(options: Options, run: str, attempt: int | None, follow: bool) -
         document({"items": kept, "next": None})
     elif kept:
         _print(kept[0])
+    else:
+        note(
+            "no output is kept of it; that is for commands and HTTP calls, a Python task prints where its worker does"
+        )
     return 0
 
 

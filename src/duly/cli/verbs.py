@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 import click
 
 from duly import crash
-from duly.cli.output import complain
+from duly.cli.output import complain, silence
 from duly.clock import Clock, parse
 from duly.errors import DefinitionError
 from duly.settings import Settings, duration
@@ -255,12 +255,3 @@ def _version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
 
         click.echo(f"duly {version('duly')}")
         ctx.exit()
-
-
-def silence() -> None:
-    """Nobody reads stdout any more: let what is still written to it go nowhere."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    try:
-        os.dup2(nowhere, 1)
-    finally:
-        os.close(nowhere)
