@@ -372,7 +372,7 @@ def test_a_process_whose_clock_is_minutes_off_does_not_decide_and_says_so(url: s
 
 
 def test_a_database_clock_that_steps_back_fires_nothing_twice(url: str, start: Start) -> None:
-    """An hour ahead, then back: until time has come up again nothing is decided, and then each instant once."""
+    """Six seconds ahead, then back: until time has come up again nothing is decided, and then each instant once."""
     ahead = start("up", url, "--app", APP, DULY_TIME_SHIFT="6")
     going_on(ahead, more=3)
     assert ahead.stop() == 0

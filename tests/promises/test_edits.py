@@ -64,17 +64,23 @@ async def test_saving_without_a_change_writes_no_revision(laboratory: Open) -> N
 
 
 async def test_what_was_owed_before_an_edit_runs_as_it_was_promised(laboratory: Open) -> None:
-    """Nobody decided since 12:00; at 12:00:32 everything is edited. Six run by the old task, with the old arguments."""
-    told_by: list[tuple[str, str, Any, int]] = []
+    """Nobody decided since 12:00; at 12:00:32 everything is edited. Six run by the old task, with the old arguments.
+
+    A data interval is that of the run's own revision: the one after the edit reaches back over it.
+    """
+    told_by: list[tuple[str, str, str, Any, int]] = []
     app, edited = Duly(), Duly()
 
     @app.task("before")
     async def before(run: Run, rate: int) -> None:
-        told_by.append(("before", f"{run.scheduled_at:%S}", rate, run.revision))
+        told_by.append(("before", *interval(run), rate, run.revision))
 
     @edited.task("after")
     async def after(run: Run, rate: int) -> None:
-        told_by.append(("after", f"{run.scheduled_at:%S}", rate, run.revision))
+        told_by.append(("after", *interval(run), rate, run.revision))
+
+    def interval(run: Run) -> tuple[str, str]:
+        return f"{run.data_interval.start:%S}", f"{run.data_interval.end:%S}"
 
     def job(schedule: Any, task: str, rate: int, catchup: str) -> Job:
         given = {"task": {"kind": "python", "name": task}, "args": {"rate": rate}, "catchup": catchup}
@@ -88,8 +94,8 @@ async def test_what_was_owed_before_an_edit_runs_as_it_was_promised(laboratory: 
         await t.advance(by=10, scheduler=False, worker=False)
         await t.settle()
         assert told_by == [
-            *[("before", second, 1, 1) for second in ("05", "10", "15", "20", "25", "30")],
-            ("after", "40", 2, 2),
+            *[("before", f"{max(second - 5, 5):02}", f"{second:02}", 1, 1) for second in range(5, 31, 5)],
+            ("after", "30", "40", 2, 2),
         ]
         assert (await told(t, "job"))[-2:] == ["12:00:32 ended 0", "12:00:40 run"]
 

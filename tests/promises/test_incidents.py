@@ -10,7 +10,7 @@ import pytest
 TESTS = Path(__file__).parents[1]
 REFERENCE = TESTS.parent / "docs" / "reference"
 INCIDENTS, PROMISES = REFERENCE / "incidents.md", REFERENCE / "promises.md"
-HEADS = ("incident", "mistake", "promise", "question", "cause of a span")
+HEADS = ("incident", "mistake", "word", "promise", "question", "cause of a span")
 NAMED = re.compile(r"`((?:[a-z_]+/)+[a-z_]+\.py)::(test_[a-z_0-9]+)`")
 
 
