@@ -79,7 +79,6 @@ class Tills:
                 open=False,
                 kwargs=self._arguments,
                 configure=in_utc,
-                check=answers,
                 **self._bounds,
             )
             await pool.open()
@@ -103,7 +102,6 @@ class Tills:
                     open=True,
                     kwargs=self._arguments,
                     configure=utc,
-                    check=OVERDUE.answers,
                     **self._bounds,
                 )
             return self._blocking
@@ -411,7 +409,18 @@ class _Waiting:
         self._transaction: psycopg.AsyncTransaction | None = None
 
     async def take(self) -> None:
-        self.connection = await self._pool.getconn()
+        # The pool's own check would wait twice as long after each connection that has died in it, up to minutes.
+        until = time.monotonic() + _PATIENCE
+        while True:
+            self.connection = await self._pool.getconn(until - time.monotonic())
+            try:
+                return await answers(self.connection)
+            except psycopg.Error:
+                await self.give()
+            except BaseException:
+                await self.give()
+                raise
+            await self.pause(PAUSE)
 
     async def give(self) -> None:
         connection, self.connection = self.connection, None
@@ -462,7 +471,17 @@ class _Blocking:
         self._transaction: psycopg.Transaction | None = None
 
     async def take(self) -> None:
-        self.connection = self._pool.getconn()
+        until = time.monotonic() + _PATIENCE
+        while True:
+            self.connection = self._pool.getconn(until - time.monotonic())
+            try:
+                return OVERDUE.answers(self.connection)
+            except psycopg.Error:
+                await self.give()
+            except BaseException:
+                await self.give()
+                raise
+            await self.pause(PAUSE)
 
     async def give(self) -> None:
         connection, self.connection = self.connection, None

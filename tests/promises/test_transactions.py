@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from typing import Any
+from collections.abc import Callable
+from typing import Any, cast
 from uuid import UUID
 
 import psycopg
@@ -16,6 +17,7 @@ from duly.errors import Fenced, NotJSON, RunError
 from duly.ledger import Claimed
 from duly.postgres import Database
 from duly.run import Run
+from duly.transactions import Hand, Tills, blocking_hand, waiting_hand
 from postgres.workshop import Workshop, working
 
 
@@ -244,6 +246,32 @@ async def test_a_connection_that_is_cut_before_the_commit_leaves_nothing_and_the
     async with working(worker):
         await wait_until_async(lambda: _state(shop, "succeeded"))
     assert [attempt for _, attempt in await effects(shop)] == [2]
+
+
+@pytest.mark.parametrize("form", [waiting_hand, blocking_hand])
+async def test_connections_that_died_while_nobody_used_them_delay_the_next_transaction_by_little(
+    shop: Workshop, form: Callable[[Tills], Any]
+) -> None:
+    """Each is found out by asking it; the pool's own pauses between them would add up to a quarter of a minute."""
+    tills = Tills(shop.database, size=5)
+
+    async def hand() -> Hand:
+        made = form(tills)
+        return cast(Hand, await made if asyncio.iscoroutine(made) else made)
+
+    hands = [await hand() for _ in range(5)]
+    for each in hands:
+        await each.take()
+    pids = [each.connection.info.backend_pid for each in hands]
+    for each in hands:
+        await each.give()
+    await shop.execute("select pg_terminate_backend(pid) from unnest(%s::integer[]) as dead (pid)", pids)
+    began = time.monotonic()
+    await hands[0].take()
+    assert time.monotonic() - began < 8
+    assert hands[0].connection.info.backend_pid not in pids
+    await hands[0].give()
+    await tills.close()
 
 
 async def _state(shop: Workshop, state: str) -> bool:
