@@ -54,7 +54,8 @@ def test_a_list_has_a_date_a_line() -> None:
     ("text", "file", "line", "words"),
     [
         ("2027-01-01\nsoon\n", "a.csv", 2, "'soon' is no date"),
-        ("2027-02-30\n2027-02-31\n", "a.csv", 2, "'2027-02-31' is no date"),
+        ("2027-02-30\n2027-02-28\n", "a.csv", 1, "'2027-02-30' is no date"),
+        ('2027-01-01,"New Year\n2027-12-25,Christmas\n', "a.csv", 2, "no list of dates: unexpected end"),
         ("", "a.csv", None, "no day in it"),
         (ICS.replace("20270326", "20270326T090000Z"), "a.ics", 6, "no whole day"),
         (ICS.replace("20271227", "20271224"), "a.ics", 9, "lasts 0 days"),

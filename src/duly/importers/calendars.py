@@ -91,7 +91,8 @@ def read_days(text: str, file: str, window: Window) -> Found:
 
 
 def _rows(text: str, file: str) -> Iterator[date]:
-    rows = csv.reader(text.removeprefix("\ufeff").splitlines())
+    # strictly, since a quote that nobody closes would take the dates that follow into its text
+    rows = csv.reader(text.removeprefix("\ufeff").splitlines(), strict=True)
     while True:
         try:
             row = next(rows, None)
@@ -105,7 +106,7 @@ def _rows(text: str, file: str) -> Iterator[date]:
         day = _date(word)
         if day is not None:
             yield day
-        elif rows.line_num > 1:
+        elif rows.line_num > 1 or word[0].isdigit():  # the first line may be a heading
             raise ImportRefused(
                 f"{word!r:.60} is no date", file=file, line=rows.line_num, hint="write one such as 2027-12-25"
             )
