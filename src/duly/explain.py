@@ -57,6 +57,12 @@ class Evidence:
         return self.job["name"] if namespace == "default" else f"{namespace}/{self.job['name']}"
 
     @property
+    def excluded(self) -> bool:
+        """Does the job exclude the instant, by its calendar or by a schedule of its own?"""
+        out = listing.readable((self.revision or self.row)["policy"].get("exclude"))
+        return out is not None and out.count(self.instant - _TICK, self.instant) > 0
+
+    @property
     def verdict(self) -> str:
         """run, span, owed, planned, or none."""
         if self.run is not None:
@@ -162,7 +168,7 @@ async def _tile(database: Database, connection: Connection, found: Evidence) -> 
     found.skip = await database.row(
         connection, "audit", "taken_out", job_id=found.job["id"], instant=found.instant
     )
-    if found.skip is None and found.span is not None and found.span["cause"] == "excluded":
+    if found.skip is None and (found.span is None or found.span["cause"] == "excluded"):
         found.calendar = await _calendar(database, connection, found)
     decision = found.run["decision"] if found.run else found.span["decision_id"] if found.span else None
     if decision is not None:
@@ -567,6 +573,9 @@ def _planned(found: Evidence) -> str:
     )
     if found.skip is not None:
         unless += f" It will not run: {found.skip['author']} took it out{reasons.because(found.skip)}."
+    elif found.excluded:
+        by = reasons.calendar(found.calendar) if found.calendar else "the job's own exclude"
+        unless += f" It will not run: it is excluded by {by}."
     return f"It is planned: due in {_told(wait)}, and not before.{unless}"
 
 

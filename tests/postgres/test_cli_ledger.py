@@ -125,6 +125,14 @@ def test_a_job_of_the_database_says_what_will_fire(call: Call) -> None:
     assert found["occurrences"] == ["2027-03-28T01:00:00Z", "2027-03-29T00:00:00Z"]
 
 
+def test_what_a_person_took_out_is_noted_among_what_will_fire(call: Call) -> None:
+    apply(call)
+    assert call("jobs", "skip", "nightly", "2127-03-02T01:00:00Z")[0] == 0
+    _, found, _ = call("next", "nightly", "--from", "2127-03-01T11:00:00Z", "-n", "2")
+    assert len(found["occurrences"]) == 2
+    assert [(each["at"], each["rule"]) for each in found["notes"]] == [("2127-03-02T01:00:00Z", "excluded")]
+
+
 def test_the_same_key_gives_the_same_run(call: Call) -> None:
     apply(call)
     code, first, _ = call("jobs", "trigger", "nightly", "--key", "k1", "--args", '{"day": 3}')

@@ -30,6 +30,9 @@ async def test_the_days_of_a_calendar_are_excluded_in_the_jobs_own_zone(laborato
         await t.client.put_calendar("holidays", EASTER)
         app, seen = attached()
         await t.edit(app)
+        ahead = await t.client.explain("job", "2027-03-28T10:30:00Z")
+        assert "It will not run: it is excluded by calendar holidays, version 1." in ahead["text"]
+        assert "not run" not in (await t.client.explain("job", "2027-03-27T11:30:00Z"))["text"]
         await t.advance(to=at("2027-03-30T12:00:00Z"))
         assert [f"{run.scheduled_at:%d %H:%M}" for run in seen] == [
             *("26 23:30", "27 11:30", "29 22:30", "30 10:30"),

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Any
@@ -22,6 +22,7 @@ from duly.schedules.zones import zone as zone_of
 MOST = 100_000
 CHANGES = timedelta(days=2 * 366)
 """How far ahead --dst lists changes of the clocks."""
+_TICK = timedelta(microseconds=1)
 FAR = datetime.max.replace(tzinfo=UTC)
 _NAMES_A_ZONE = re.compile(r"\s*(CRON_)?TZ=")
 _EXPRESSION_ONLY = ("zone", "gap", "fold", "dialect")
@@ -90,7 +91,7 @@ def next_instants(
     The word is an expression when it is empty, holds a blank or a parenthesis, or begins with @; else it
     names a job. Fewer instants than asked for mean that the schedule ends.
     """
-    begin = start or clock().now()
+    begin, out = start or clock().now(), Out()
     if is_expression(what):
         dialect = rules["dialect"] or "duly"
         try:
@@ -101,9 +102,10 @@ def next_instants(
             return _never(what, dialect, rules["zone"], error, options.json)
     else:
         _refuse_rules(what, {**rules, "as": slot})
-        schedule, dialect = _stored(options, what), "duly"
-        what = schedule.text()
+        schedule, out = _stored(options, what)
+        dialect, what = "duly", schedule.text()
     answer = _answer(what, getattr(schedule, "dialect", dialect), schedule, begin, count, previous)
+    answer = replace(answer, notes=(*answer.notes, *out.notes(answer.occurrences)))
     if dst:
         answer = replace(
             answer, changes=tuple(islice(schedule.coming_transitions(begin, _later(begin)), MOST))
@@ -170,20 +172,44 @@ def _refuse_rules(job: str, rules: dict[str, str | None]) -> None:
         )
 
 
-def _stored(options: Options, name: str) -> Schedule:
-    """The schedule in force of a job of the database."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Out:
+    """What is not to run of a job's instants: by its calendar or ``exclude``, or because a person took it out."""
+
+    schedule: Schedule | None = None
+    skipped: Mapping[datetime, str] = field(default_factory=dict)
+
+    def notes(self, occurrences: Iterable[datetime]) -> Iterator[Note]:
+        """A note for each of the occurrences that is not to run."""
+        for at in occurrences:
+            by = self.skipped.get(at)
+            if by is None and self.schedule is not None and self.schedule.count(at - _TICK, at):
+                by = "it is excluded; `duly explain` says by what"
+            if by is not None:
+                yield Note(at=at, rule="excluded", words=f"{text(at)} will not run: {by}")
+
+
+def _stored(options: Options, name: str) -> tuple[Schedule, Out]:
+    """The schedule in force of a job of the database, and what of it is not to run."""
     from duly.cli.opening import run_on  # late: an expression needs no database
 
-    async def ask(database: Any) -> Schedule:
+    async def ask(database: Any) -> tuple[Schedule, Out]:
         from duly import listing
         from duly.schedules import load
 
         async with database.connection() as connection:
             found = await listing.named(database, connection, name)
             job = await listing.job_row(database, connection, found["id"])
+            skips = await database.rows(
+                connection, "catalog", "exceptions", job_ids=[job["id"]], after=[job["from_at"]]
+            )
         if job["state"] == "removed":
             raise NotFound(f"there is no job {name!r}: it is removed", hint="see `duly jobs list`")
-        return load(job["schedule"])
+        out = Out(
+            schedule=listing.readable(job["policy"].get("exclude")),
+            skipped={row["scheduled_at"]: f"{row['author']} took it out" for row in skips},
+        )
+        return load(job["schedule"]), out
 
     return run_on(options, ask)
 

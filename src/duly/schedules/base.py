@@ -21,7 +21,7 @@ SECOND = 1_000_000
 EARLIEST = (datetime.min.replace(tzinfo=UTC) - EPOCH) // MICROSECOND
 LATEST = (datetime.max.replace(tzinfo=UTC) - EPOCH) // MICROSECOND
 
-Rule = Literal["gap", "fold", "uneven", "or"]
+Rule = Literal["gap", "fold", "uneven", "or", "excluded"]
 
 DEPTH, PARTS = 10, 100
 """How deep schedules may be nested, and how many may be put together into one."""
