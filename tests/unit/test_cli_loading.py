@@ -140,10 +140,12 @@ def test_an_answer_that_is_missing_keeps_its_class() -> None:
         ("shop:nothing", "shop has no nothing"),
         ("shop:number", "shop:number is a int and not a Duly"),
         (".", ". is a directory"),
+        ("jobs.yaml", "a .yaml file declares no jobs"),
     ],
 )
 def test_an_app_that_is_none_is_named(app: str, what: str) -> None:
     write("shop.py", "number = 1\n")
+    write("jobs.yaml", "jobs:\n  - name: one\n")
     found = error(app)
     assert isinstance(found, DefinitionError)
     assert found.message.startswith(what)

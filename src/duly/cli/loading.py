@@ -63,6 +63,10 @@ def address(apps: Iterable[str]) -> str | None:
     return urls.url
 
 
+_NO_CRONTAB = frozenset({".json", ".yaml", ".yml", ".md", ".ics", ".csv"})
+"""Files that are no crontab whatever is in them, so that one line says it and not one for each of theirs."""
+
+
 class _Declared:
     """A union that refuses the same name twice, naming both places."""
 
@@ -139,6 +143,10 @@ def _kind(app: str) -> str:
             return "python"
         if path.suffix == ".toml":
             return "toml"
+        if path.suffix in _NO_CRONTAB:
+            raise DefinitionError(
+                f"a {path.suffix} file declares no jobs", file=app, hint="name a .py, a .toml, or a crontab"
+            )
         return "crontab"
     if path.is_dir():
         raise DefinitionError(
