@@ -23,6 +23,7 @@ from typing import Any, LiteralString, TypeAlias, TypeVar, cast
 from weakref import WeakSet
 
 import psycopg
+from psycopg.pq import TransactionStatus
 from psycopg.rows import DictRow, dict_row, tuple_row
 from psycopg.types.datetime import TimestamptzBinaryLoader, TimestamptzLoader
 from psycopg_pool import AsyncConnectionPool, ConnectionPool, PoolTimeout
@@ -166,13 +167,26 @@ class Database:
             reconnect_timeout=5.0,
             connection_class=cast("type[Connection]", psycopg.AsyncConnection),
             configure=self._opened,
-            check=answers if checked else None,
+            check=self._answers if checked else None,
             kwargs=connection_arguments(name),
         )
 
     async def _opened(self, connection: Connection) -> None:
         self._open.add(connection)
         utc(connection)
+
+    async def _answers(self, connection: Connection) -> None:
+        """The check of one connection; where it is dead the idle ones are asked at once as well.
+
+        One by one the pool would wait twice as long after each of them, and say that there is no server.
+        """
+        try:
+            await answers(connection)
+        except psycopg.Error:
+            idle = (each for each in self._open if each.info.transaction_status == TransactionStatus.IDLE)
+            with cut_after(QUICK, *idle):
+                await self._pool.check()
+            raise
 
     async def open(self, *, wait: bool = True) -> None:
         """Open the pool; raises Unreachable, AccessDenied or ServerTooOld with what to do next.

@@ -62,6 +62,25 @@ async def test_a_restart_of_the_server_fails_no_call_of_a_client_that_was_there_
                     assert not (await client.jobs.trigger("job", key="k")).created
 
 
+async def test_one_call_alone_is_not_kept_waiting_by_connections_that_have_died(
+    url: str, database: Database
+) -> None:
+    """It finds the first one dead and has the others asked at once: the pool's own pauses came to ten seconds."""
+    async with Client(url) as client:
+        await client.jobs.create("job", task="t", schedule="@hourly", catchup="all")
+        await asyncio.gather(*(client.jobs.get("job") for _ in range(2 * CALLS)))
+        async with database.connection() as connection:
+            cursor = await connection.execute(
+                "select count(pg_terminate_backend(pid)) as dead from pg_stat_activity"
+                " where datname = current_database() and application_name = 'duly client'"
+            )
+            row = await cursor.fetchone()
+        assert row is not None
+        assert row["dead"] > 5
+        async with asyncio.timeout(8):
+            assert (await client.jobs.get("job")).name == "job"
+
+
 # ---------------------------------------------------------------- tasks that write through the ledger
 
 
