@@ -123,6 +123,7 @@ class Storm:
             pause = time.monotonic() + self.chance.uniform(0.2, 0.8)
             wait_until(lambda: time.monotonic() >= pause, seconds=2, pause=0.05)  # noqa: B023
             self._thaw()
+            self._supervise()
             if crashes and time.monotonic() > crashes[0]:
                 crashes.pop(0)
                 crash(self.data)
@@ -134,6 +135,14 @@ class Storm:
             act()
             self.done[act.__name__] += 1
         self._thaw(everything=True)
+        self._supervise()
+
+    def _supervise(self) -> None:
+        """A process that began while no server was there has ended with 3; who looks after it starts it again."""
+        for loop in self.loops:
+            if not loop.alive:
+                assert (loop.stop(), loop.events("fault")) == (3, []), loop.log.read_text()[-2000:]
+                loop.start()
 
     def _thaw(self, *, everything: bool = False) -> None:
         for at, loop in [pair for pair in self.frozen if everything or pair[0] <= time.monotonic()]:
