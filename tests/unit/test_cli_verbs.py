@@ -312,7 +312,7 @@ def heed_interrupts() -> None:
 def test_an_interrupted_verb_ends_with_130(tmp_path: Path) -> None:
     """The module of the app waits for the interrupt, so the verb is surely under way."""
     app = tmp_path / "jobs.py"
-    app.write_text("import signal\nprint('here', flush=True)\nsignal.pause()\n")
+    app.write_text("import os, signal\nos.write(1, b'here\\n')\nsignal.pause()\n")
     words = [*DULY, "jobs", "apply", "--app", str(app)]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with subprocess.Popen(words, preexec_fn=heed_interrupts, **pipes) as process:
@@ -326,7 +326,7 @@ def test_an_interrupted_verb_ends_with_130(tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_loop_that_is_stopped_before_it_turns_ends_with_0(tmp_path: Path, number: signal.Signals) -> None:
     app = tmp_path / "jobs.py"
-    app.write_text("import signal\nprint('here', flush=True)\nsignal.pause()\n")
+    app.write_text("import os, signal\nos.write(1, b'here\\n')\nsignal.pause()\n")
     words = [*DULY, "up", "--app", str(app), "--data", str(tmp_path / "data")]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
