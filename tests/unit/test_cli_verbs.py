@@ -241,6 +241,15 @@ def test_the_class_of_an_error_gives_its_exit_code(
     assert capsys.readouterr().err == "duly: error: it is so (jobs.py, line 3); do this\n"
 
 
+def test_a_stream_that_was_closed_before_the_start_is_no_fault() -> None:
+    for closed, code in ((">&-", 0), ("2>&-", 2)):
+        words = [*DULY, "next", "@daily", *(["--zone"] if code else [])]
+        done = subprocess.run(
+            ["sh", "-c", f'exec "$@" {closed}', "sh", *words], capture_output=True, check=False
+        )
+        assert (done.returncode, done.stdout, done.stderr) == (code, b"", b"")
+
+
 def test_what_tasks_and_their_children_print_is_kept_apart_from_json(
     capfd: pytest.CaptureFixture[str],
 ) -> None:

@@ -220,6 +220,7 @@ class Verbs(click.Group):
     def run(self, words: list[str]) -> int:
         """Run the verb and return its exit code; no error of a user or of the world leaves this function."""
         wants_json = "--json" in words
+        _open()
         if isinstance(sys.stdout, io.TextIOWrapper):
             sys.stdout.reconfigure(errors="backslashreplace")  # which is what JSON writes for such a sign
         try:
@@ -238,6 +239,17 @@ class Verbs(click.Group):
             return 0
         except Exception as error:
             return complain(error, wants_json)
+
+
+def _open() -> None:
+    """A stream that was closed before the start leads nowhere, before a socket gets its number."""
+    for number, name in ((1, "stdout"), (2, "stderr")):
+        if getattr(sys, name) is None:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            if nowhere != number:
+                os.dup2(nowhere, number)
+                os.close(nowhere)
+            setattr(sys, name, os.fdopen(number, "w", encoding="utf-8"))
 
 
 def _check(words: Sequence[str]) -> None:
