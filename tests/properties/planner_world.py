@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from duly.planner import Plan, decide
 from tests.properties.planner_laws import check
@@ -60,8 +61,12 @@ class World:
     def edit(self, now: float, part: Part) -> None:
         """The newest revision ends at ``now`` and ``part`` begins."""
         *old, newest = self.case.parts
-        ended = Part(step=newest.step, policy=newest.policy, as_cron=newest.as_cron, until=now)
-        self._replace(parts=[*old, ended, part])
+        self._replace(parts=[*old, replace(newest, until=now), part])
+
+    def remove(self, now: float) -> None:
+        """The job is removed at ``now``: nothing of what is owed will run."""
+        *old, newest = self.case.parts
+        self._replace(parts=[replace(part, removed=True) for part in [*old, replace(newest, until=now)]])
 
     def drain(self, now: float, budget: int = 1000) -> None:
         """Decides and finishes at ``now`` until nothing is owed any more."""
