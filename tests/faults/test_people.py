@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterator
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 
 import psycopg
@@ -13,20 +13,29 @@ import pytest
 
 from duly import Conflict, NotFound, SyncClient, every
 from tests.conftest import wait_until
-from tests.faults.people import JOBS
+from tests.faults.people import ANSWERS, JOBS
 from tests.faults.processes import Loop
 
 APP = str(Path(__file__).with_name("people.py"))
-SECONDS = 9.0
+ROLES = ("up", "up", "scheduler", "worker")
+SECONDS = [9.0, pytest.param(60.0, marks=pytest.mark.long)]
+# What nobody decided, and what fell due while busy, by the answers of the six kinds of job.
+BY_ANSWER: list[set[str]] = [set(), {"coalesced"}, {"missed", "overlap"}, set(), {"missed"}, set()]
 
 
 @pytest.fixture
 def loops(url: str, tmp_path: Path) -> Iterator[list[Loop]]:
-    """Two processes that decide and run, with short leases."""
+    """Four processes with short leases; all but one work, and all but one decide."""
     quick = {"DULY_WORKER_LEASE": "3", "DULY_HEARTBEAT": "0.5"}
     made = [
-        Loop(role="up", url=url, log=tmp_path / f"up-{n}.log", options=("--app", APP), environment=quick)
-        for n in range(2)
+        Loop(
+            role=role,
+            url=url,
+            log=tmp_path / f"{role}-{number}.log",
+            options=() if role == "scheduler" else ("--app", APP),
+            environment=quick,
+        )
+        for number, role in enumerate(ROLES)
     ]
     for loop in made:
         loop.start()
@@ -38,7 +47,7 @@ def loops(url: str, tmp_path: Path) -> Iterator[list[Loop]]:
 
 
 class People:
-    """Interferes with jobs at random; remembers what was paused from when to when, and what was taken out."""
+    """Interferes with jobs at random; remembers what was paused and removed, and when, and what was taken out."""
 
     def __init__(self, client: SyncClient, dice: random.Random) -> None:
         self.client = client
@@ -46,13 +55,14 @@ class People:
         self.paused: dict[str, datetime] = {}
         self.pauses: list[tuple[str, datetime, datetime]] = []
         self.skips: set[tuple[str, datetime]] = set()
+        self.removals: list[tuple[str, datetime, datetime]] = []
         self.done: dict[str, int] = {}
 
     def interfere(self) -> None:
         """One thing, to one job."""
         verbs: list[Callable[[str], None]] = [
             *(self.pause, self.pause, self.resume, self.resume, self.skip, self.skip),
-            *(self.edit, self.trigger, self.backfill, self.cancel, self.retry),
+            *(self.edit, self.trigger, self.backfill, self.cancel, self.retry, self.remove),
         ]
         verb, job = self.dice.choice(verbs), f"job-{self.dice.randrange(JOBS)}"
         try:
@@ -82,6 +92,18 @@ class People:
             done = self.client.jobs.skip(job, coming[-1], reason="at random")
             self.skips.add((job, done.at))
 
+    def remove(self, job: str) -> None:
+        """Remove the job and make another of its name; one of the processes may be quicker with that."""
+        before = datetime.now(UTC)
+        self.client.jobs.remove(job)
+        after = datetime.now(UTC)
+        self.removals.append((job, before, after))
+        if job in self.paused:
+            self.pauses.append((job, self.paused.pop(job), after))
+        self.skips = {(name, at) for name, at in self.skips if name != job or at <= after}
+        answers = ANSWERS[int(job.removeprefix("job-")) % len(ANSWERS)]
+        self.client.jobs.create(job, task="quick", schedule=every(seconds=1), **answers)
+
     def trigger(self, job: str) -> None:
         self.client.jobs.trigger(job)
 
@@ -99,12 +121,16 @@ class People:
             self.client.runs.retry(run.id)
 
 
-@pytest.mark.timeout(180)
-def test_whatever_people_do_while_processes_are_killed_is_accounted_for(loops: list[Loop], url: str) -> None:
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("seconds", SECONDS)
+def test_whatever_people_do_while_processes_are_killed_is_accounted_for(
+    loops: list[Loop], url: str, seconds: float
+) -> None:
+    """Pauses, edits, removals, skips, backfills and triggers at random; each span has the cause of their own log."""
     dice = random.Random(20270105)
     with SyncClient(url, author="people") as client:
         people = People(client, dice)
-        end, kills = time.monotonic() + SECONDS, 0
+        end, kills = time.monotonic() + seconds, 0
         next_kill = time.monotonic() + 1.5
         while time.monotonic() < end:
             people.interfere()
@@ -115,7 +141,7 @@ def test_whatever_people_do_while_processes_are_killed_is_accounted_for(loops: l
                 kills, next_kill = kills + 1, time.monotonic() + 2.5
         for job in sorted(people.paused):
             people.resume(job)
-        assert kills >= 2
+        assert kills >= seconds / 6
         assert len(people.done) >= 8, people.done
 
         def settled() -> bool:
@@ -144,11 +170,28 @@ def _every_cause_is_what_was_done(url: str, people: People) -> None:
             "select jobs.name, spans.lo, spans.hi, spans.count, spans.cause, spans.author from duly.spans"
             " join duly.jobs on jobs.id = spans.job_id where spans.count > 0"
         ).fetchall()
+        runs = connection.execute(
+            "select jobs.name, runs.scheduled_at from duly.runs"
+            " join duly.jobs on jobs.id = runs.job_id where runs.trigger_id = ''"
+        ).fetchall()
+        removed = connection.execute(
+            "select name, removed_at from duly.jobs where state = 'removed'"
+        ).fetchall()
     causes = {span[4] for span in spans}
     assert {"paused", "excluded"} <= causes, causes
+    assert set(runs) & people.skips == set(), "what was taken out does not run"
+    assert len(removed) == len(people.removals)
+    for name, at in removed:
+        assert any(name == job and before <= at <= after for job, before, after in people.removals)
     for job, lo, hi, count, cause, author in spans:
         if cause == "paused":
             assert any(job == name and begin <= lo and hi <= end for name, begin, end in people.pauses)
         elif cause == "excluded":
             inside = {at for name, at in people.skips if name == job and lo < at <= hi}
             assert (len(inside), author) == (count, "people")
+        elif cause == "removed":
+            # One for each revision that still owed something.
+            assert author == "people"
+            assert any(job == name and hi <= at for name, at in removed)
+        else:
+            assert cause in BY_ANSWER[int(job.removeprefix("job-")) % len(ANSWERS)], (job, cause)
