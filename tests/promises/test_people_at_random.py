@@ -166,6 +166,8 @@ async def test_any_order_of_what_people_do_leaves_one_verdict_each_with_its_caus
                 continue
             await t.audit()
             assert reached <= (reached := await cursor_of(t, "job")) <= t.now
+            shown = (await t.client.jobs.get("job")).document
+            assert shown["owed"] == 0 or shown["reason"], "what is owed has its reason"
         if people.held:
             await t.client.jobs.release("job", "none")
         await t.client.jobs.resume("job", on_resume="none")
@@ -180,5 +182,9 @@ async def test_any_order_of_what_people_do_leaves_one_verdict_each_with_its_caus
         for span in excluded:
             inside = {one for one in people.skipped if span["lo"] < one <= span["hi"]}
             assert len(inside) >= span["count"] or any(near(day, span["hi"]) for day in DAYS), span
+        for run in (await t.runs("job"))[-9:]:
+            if run["kind"] == "scheduled" and run["started_at"]:
+                told = await t.client.explain("job", run["scheduled_at"])
+                assert told["lateness"]["total"] == pytest.approx(run["lateness"]), told["text"]
         [places] = await rows(t, "select live_at, amended from duly.cursors")
         assert places == {"live_at": None, "amended": any(one > t.now for one in people.skipped)}
