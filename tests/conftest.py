@@ -54,7 +54,7 @@ class TestServer:
     def create(self) -> str:
         """A new database with the schema in it; returns its address."""
         name = f"t_{uuid4().hex[:12]}"
-        self.execute(f"create database {name} template {TEMPLATE}")
+        self.execute(f"create database {name} template {TEMPLATE} strategy file_copy")
         return self.address(name)
 
     def drop(self, url: str) -> None:

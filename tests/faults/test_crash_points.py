@@ -237,7 +237,9 @@ def play(case: str, server: TestServer, folder: Path) -> None:
     point, _, action = case.partition(":")
     name = f"crash_{CASES.index(case)}"
     empty = point in TO_AN_EMPTY_DATABASE
-    server.execute(f"create database {name} template {'template0' if empty else 'duly_template'}")
+    server.execute(
+        f"create database {name} template {'template0' if empty else 'duly_template'} strategy file_copy"
+    )
     folder.mkdir()
     stage = Stage(server=server, folder=folder, url=server.address(name))
     stage.execute("create table effects (run text, attempt integer)")
