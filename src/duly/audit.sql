@@ -97,6 +97,7 @@ select page.id, page.namespace, page.name, page.owner, page.source, page.generat
        newest.reason as pause_reason,
        policies.definition as policy, schedules.definition as schedule, schedules.tzdata,
        cursors.cursor_at, cursors.revision as cursor_revision, cursors.live_at, cursors.live_trigger,
+       cursors.due_at > duly.now(%(at)s::timestamptz, %(shift)s::double precision) as decided_later,
        place.state as live_state, coalesce(place.started_at, place.created_at) as live_since,
        (select count(runs.job_id) from duly.runs
          where runs.job_id = page.id and runs.state in ('queued', 'running', 'asleep', 'parked')

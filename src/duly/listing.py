@@ -371,8 +371,12 @@ def owed_reason(row: Row, alive: Row, lack: Lack | None) -> str:
     limit = row["policy"]["catchup_limit"]
     if row["policy"]["overlap"] == "allow" and row["live_caught_up"] >= limit:
         return f"at its limit: {row['live_caught_up']} caught-up runs are live (catchup_limit {limit})"
+    if durable and lack:
+        return lack.words
+    if row["decided_later"] and row["policy"].get("jitter"):
+        return f"due; it waits for its part of the jitter of {row['policy']['jitter']:g} s"
     if durable:
-        return lack.words if lack else "due; a worker that knows its task starts it"
+        return "due; a worker that knows its task starts it"
     return "due; the next decision takes it"
 
 

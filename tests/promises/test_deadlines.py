@@ -181,6 +181,27 @@ async def test_a_jitter_is_named_as_a_part_of_the_lateness(laboratory: Open) -> 
         assert (parts["database"], "of its jitter" in found["text"]) == (0.0, True)
 
 
+@pytest.mark.parametrize("mechanism", ["database", "durable"])
+async def test_what_is_due_and_waits_for_its_jitter_is_owed_and_says_so(
+    laboratory: Open, mechanism: str
+) -> None:
+    """Until its part of the ten minutes is over; then it runs, or says what else is in its way."""
+    app = Duly()
+    remember(app, "job", "0 * * * *", catchup="latest", jitter="10m", mechanism=mechanism)
+    waits = "due; it waits for its part of the jitter of 600 s"
+    async with laboratory(app, at="2027-01-05T00:30:00Z") as t:
+        await t.advance(to=at("2027-01-05T01:00:01Z"))
+        shown = (await t.client.jobs.get("job")).document
+        assert (shown["owed"], shown["reason"]) == (1, waits)
+        assert f"It is owed: {waits}." in (await t.client.explain("job", "2027-01-05T01:00:00Z"))["text"]
+        await t.advance(to=at("2027-01-05T01:10:00Z"), scheduler=False, worker=False)
+        shown = (await t.client.jobs.get("job")).document
+        assert shown["owed"] == 1
+        assert shown["reason"] != waits
+        await t.settle()
+        assert (await t.client.jobs.get("job")).document["reason"] is None
+
+
 async def test_durable_jobs_have_their_jitter_and_their_deadline_too(laboratory: Open) -> None:
     """No scheduler looks at them: the timer waits for the jitter, and a worker that comes too late makes no run."""
     app = Duly()

@@ -172,6 +172,7 @@ async def test_any_order_of_what_people_do_leaves_one_verdict_each_with_its_caus
             await t.client.jobs.release("job", "none")
         await t.client.jobs.resume("job", on_resume="none")
         people._over(t.now)
+        await t.client.jobs.edit("job", jitter=0)
         await t.advance(by="3h")
         report = await t.audit()
         assert report.totals.owed == 0
