@@ -249,7 +249,8 @@ class Leadership:
     The window of trust ends one renewal before the lease does, counted from the moment the renewal was sent:
     a process that cannot reach the database stops proposing before another may lead. That is politeness; what
     makes two leaders impossible is the guard inside each deciding transaction. A renewal that fails means
-    "not leader" until a later statement proves otherwise. ``on_change`` is told of every term won or lost.
+    "not leader" until a later statement proves otherwise. A process whose clock is more than ``max_skew`` off leads
+    nothing, so that another one may. ``on_change`` is told of every term won or lost.
     """
 
     def __init__(
@@ -298,9 +299,15 @@ class Leadership:
         self._held = {key: replace(term, renewed_at=-inf) for key, term in self._held.items()}
 
     async def turn(self) -> None:
-        """One round: renew what is due, take what has lapsed."""
+        """One round: renew what is due, take what has lapsed; with a clock that is too far off, lead nothing."""
         async with self._database.connection() as connection:
-            for lease in await self._database.rows(connection, "leases", "contested"):
+            contested = await self._database.rows(connection, "leases", "contested")
+            # It would decide nothing, and everything that waits for a leader would wait behind it.
+            off = max(
+                (abs((row["now"] - self._database.clock.now()).total_seconds()) for row in contested),
+                default=0.0,
+            )
+            for lease in contested if off <= self._settings.max_skew else ():
                 held = self._held.get(lease["id"])
                 if held is not None and held.term != lease["term"]:
                     self.drop(held, "another process leads")
@@ -313,6 +320,8 @@ class Leadership:
                     await self._acquire(connection, lease)
                 else:
                     self._follow(lease)
+        if off > self._settings.max_skew:
+            await self.step_down(f"its clock is {off:.1f} s off")
 
     async def _renew(self, connection: Connection, held: Term) -> None:
         sent = self._database.clock.monotonic()
@@ -367,8 +376,8 @@ class Leadership:
                 "follower", {"lease": lease["name"], "epoch": lease["epoch"], "holder": lease["holder"]}
             )
 
-    async def step_down(self) -> None:
-        """Give back every lease, say so, and let another process lead at once."""
+    async def step_down(self, why: str = "stepped down") -> None:
+        """Give back every lease, say so and why, and let another process lead at once."""
         held, self._held = list(self._held.values()), {}
         if not held:
             return
@@ -385,7 +394,7 @@ class Leadership:
                         term=term.term,
                     )
         for term in held:
-            self._on_change("follower", {"lease": term.lease, "epoch": term.epoch, "reason": "stepped down"})
+            self._on_change("follower", {"lease": term.lease, "epoch": term.epoch, "reason": why})
         await self._database.nudge(VACANT)
 
 

@@ -69,8 +69,9 @@ select leases.id, leases.name
  where leases.name = any(%(names)s::text[])
 
 -- name: contested
--- Every lease, who holds it, and whether that right has lapsed.
+-- Every lease, who holds it, and whether that right has lapsed; and what time it is, for whoever wants to lead.
 select leases.id, leases.name, leases.epoch, leases.term, leases.holder,
+       duly.clock(%(at)s::timestamptz, %(shift)s::double precision) as now,
        coalesce(lease_beats.expires_at <= duly.clock(%(at)s::timestamptz, %(shift)s::double precision), true) as free
   from duly.leases
   join duly.lease_beats on lease_beats.lease_id = leases.id

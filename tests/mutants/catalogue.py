@@ -351,6 +351,12 @@ MUTANTS: Sequence[Mutant] = (
         ("renewed_at=-inf", "renewed_at=term.renewed_at"),
     ),
     _m(
+        "a leader with a wrong clock keeps its lease",
+        "leases.py",
+        f"{PROMISES}/test_leader.py::test_a_leader_whose_clock_goes_wrong_makes_place_for_one_whose_clock_is_right",
+        ("        if off > self._settings.max_skew:\n", "        if off > inf:\n"),
+    ),
+    _m(
         "a leader's guard does not name the term",
         "leases.sql",
         "tests/models/test_lease_replay.py",

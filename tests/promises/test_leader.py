@@ -31,6 +31,21 @@ from tests.promises.stage import Open, remember, rows, told
 START = datetime(2027, 1, 5, 12, tzinfo=UTC)
 
 
+class Off(VirtualClock):
+    """The stage's time in every statement, with a process's own clock that is ``skew`` seconds off."""
+
+    def __init__(self, clock: VirtualClock) -> None:
+        super().__init__(clock.at)
+        self.clock = clock
+        self.skew = 0.0
+
+    def parameters(self) -> dict[str, object]:
+        return self.clock.parameters()
+
+    def now(self) -> datetime:
+        return self.clock.at + timedelta(seconds=self.skew)
+
+
 class Candidate:
     """One scheduler process: its leadership, its scheduler, what it said."""
 
@@ -192,6 +207,31 @@ async def test_a_fault_of_our_own_in_an_election_ends_no_election(
     await stage.first.leadership.run(stop, vacant)
     assert trusted == [1, 0, 1]
     assert "leads nothing until a later one succeeds" in caplog.text
+
+
+async def test_a_leader_whose_clock_goes_wrong_makes_place_for_one_whose_clock_is_right(
+    stage: Stage, url: str
+) -> None:
+    """It decides nothing, so it must not lead: what is owed would wait behind it for as long as it renews its lease."""
+    clock = Off(stage.clock)
+    async with Database(url, clock=clock, pool_size=1) as database:
+        leader = Candidate(database)
+        stage.pass_time(5)
+        assert await leader.turn() == 1
+        clock.skew = 300.0
+        stage.pass_time(5)
+        assert await leader.turn() == 0
+        assert leader.said[-1] == (
+            "follower",
+            {"lease": "main", "epoch": 1, "reason": "its clock is 300.0 s off"},
+        )
+        assert await stage.second.turn() == 1, "at once, not when the lease would have lapsed"
+        stage.pass_time(60)
+        assert await leader.turn() == 0
+        assert leader.leadership.terms() == [], "nor does it take a lease that has lapsed"
+        clock.skew = 0.0
+        assert await leader.turn() == 1
+        assert [word for word, _ in leader.said] == ["leader", "follower", "leader"]
 
 
 async def test_processes_of_one_host_never_renew_each_other(stage: Stage) -> None:
