@@ -14,7 +14,7 @@ OF_CONNECTIONS: Sequence[Mutant] = (
         "a client uses a pooled connection without asking whether it lives",
         "postgres.py",
         f"{CLIENTS}::test_a_restart_of_the_server_fails_no_call_of_a_client_that_was_there_before",
-        ("            check=answers if checked else None,\n", ""),
+        ("            check=self._answers if checked else None,\n", ""),
     ),
     _m(
         "whether a task's pooled connection lives is asked without a bound",
