@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import re
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from duly.cli import main
+from tests.faults.processes import DULY
 
 JOBS = """
 from duly import Duly, every
@@ -154,6 +158,33 @@ def test_a_backfill_has_one_line_an_instant_and_goes_on_with_the_same_command(
     assert (code, done["counts"], done["states"]) == (0, {"exists": 1}, {"queued": 1})
     [run] = call("runs", "list", "--job", "hourly")[1]["items"]
     assert (run["kind"], run["id"]) == ("backfill", "hourly@2026-03-01T00:00:00Z!backfill")
+
+
+def test_on_a_terminal_a_backfill_is_a_bar_that_fills(call: Call, url: str) -> None:
+    """Not a line for each of perhaps thousands: how far it is, and at the end the same sum as elsewhere."""
+    ours, terminal = os.openpty()
+    words = (
+        "backfill",
+        "hourly",
+        "--from",
+        "2026-03-01T00:00:00Z",
+        "--to",
+        "2026-03-01T03:00:00Z",
+        "--dry-run",
+    )
+    said = b""
+    with subprocess.Popen(
+        [*DULY, *words, "--database", url], stdout=terminal, env={**os.environ, "TERM": "xterm"}
+    ):
+        os.close(terminal)
+        with contextlib.suppress(OSError):  # the terminal has no writer any more
+            while chunk := os.read(ours, 4096):
+                said += chunk
+    os.close(ours)
+    text = said.decode()
+    assert "100 %" in text
+    assert "run hourly@" not in text
+    assert "hourly: 4 run, 0 live (dry run: nothing was written)" in text
 
 
 def test_a_backfill_that_cannot_be_meant_is_refused(call: Call) -> None:
