@@ -550,14 +550,14 @@ def _span_words(found: Evidence, span: Row) -> list[str]:
 
 
 def _policy(found: Evidence) -> Mapping[str, Any]:
-    """What the job answers under the revision in force; of the newest one where there was none."""
-    policy: Mapping[str, Any] = found.revision["policy"] if found.revision else found.row["policy"]
-    return policy
+    """What the job answers under the revision in force, of the newest one where there was none; empty if spoiled."""
+    policy = found.revision["policy"] if found.revision else found.row["policy"]
+    return policy if isinstance(policy, Mapping) else {}
 
 
 def _policies(found: Evidence) -> str:
     policy = _policy(found)
-    if not isinstance(policy, Mapping):
+    if not policy:
         return "What the job answers cannot be read."
     answer = reasons.answer(found.revision, policy)
     return f'The job answers {answer}, overlap="{policy["overlap"]}", grace {policy["grace"]:g} s.'

@@ -83,8 +83,15 @@ def leads(one: Loop) -> int:
 
 
 @pytest.fixture
-def stage(server: TestServer, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
-    """Every job of the crowd is decided by the leader."""
+def stage(
+    server: TestServer,
+    url: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
+) -> Iterator[Stage]:
+    """Every job of the crowd is decided by the leader, whose settings a test may change."""
+    environment = {**QUICK, **getattr(request, "param", {})}
     monkeypatch.setenv("CROWD", str(JOBS))
     monkeypatch.setenv("LED", "1")
     duly("jobs", "apply", "--app", APP, url=url)
@@ -92,7 +99,7 @@ def stage(server: TestServer, url: str, tmp_path: Path, monkeypatch: pytest.Monk
     with ExitStack() as ends:
         proxies = [ends.enter_context(proxy(url)) for _ in range(2)]
         schedulers = [
-            Loop(role="scheduler", url=way.url, log=tmp_path / f"scheduler-{n}.log", environment=QUICK)
+            Loop(role="scheduler", url=way.url, log=tmp_path / f"scheduler-{n}.log", environment=environment)
             for n, way in enumerate(proxies)
         ]
         made = Stage(server=server, url=url, proxies=proxies, schedulers=schedulers, worker=worker)
@@ -165,11 +172,12 @@ def back(stage: Stage, leader: Loop, epoch: int, let: Callable[[], None]) -> Non
     judge(stage)
 
 
+@pytest.mark.parametrize("stage", [{"DULY_LEASE": "30"}], indirect=True, ids=["lease-30"])
 def test_a_leader_that_is_told_to_stop_is_followed_at_once(stage: Stage) -> None:
     """TERM gives the lease back: the other one leads at its next look, not when the lease would have lapsed."""
     leader, epoch = stage.leader()
     leader.signal(signal.SIGTERM)
-    stage.take_over(stage.other(leader), after=epoch, within=LEASE / 2)
+    stage.take_over(stage.other(leader), after=epoch, within=10)
     wait_until(lambda: stage.decided(epoch + 1) > 2)
     assert leader.stop() == 0
     judge(stage)
