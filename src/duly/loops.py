@@ -89,6 +89,7 @@ class Process:
         sink: Sink = plain_lines,
         tasks: Mapping[str, Task] | None = None,
         jobs: Sequence[Job] = (),
+        generation: int = 0,
         queues: Sequence[str] = ("default",),
         concurrency: int = 100,
         only: frozenset[str] | None = None,
@@ -101,6 +102,7 @@ class Process:
         self.clock = clock
         self.tasks = dict(tasks or {})
         self.jobs = list(jobs)
+        self.generation = generation
         self.queues = queues
         self.concurrency = concurrency
         self.embedded = embedded
@@ -242,7 +244,7 @@ class Process:
         )
 
     async def _register(self, database: Database) -> None:
-        applied = await Catalog(database).apply(self.jobs, author=author())
+        applied = await Catalog(database).apply(self.jobs, generation=self.generation, author=author())
         for action in ("created", "edited", "unchanged", "conflicts"):
             for name in getattr(applied, action):
                 self.events.emit(

@@ -17,6 +17,7 @@ import click
 from duly.cli.loading import Loaded, load
 from duly.cli.logs import configure
 from duly.cli.output import apart, note, silence
+from duly.cli.previews import generation
 from duly.cli.verbs import DURATION, Options, Words, clock, verb
 from duly.clock import Clock
 from duly.jobs import Job
@@ -43,18 +44,24 @@ _concurrency: Option = click.option(
 
 @verb("up", example="duly up --app jobs.py --app crontab")
 @click.option("--workers", type=click.IntRange(1, 1), default=1, metavar="N", help="How many workers (1).")
+@generation
 @_concurrency
 @_poll
 @_events
 def up(
-    options: Options, workers: int, concurrency: int, poll: float | None, events: Sequence[str] | None
+    options: Options,
+    workers: int,
+    generation: int,
+    concurrency: int,
+    poll: float | None,
+    events: Sequence[str] | None,
 ) -> int:
     """Run scheduler and worker in one process.
 
     Starts the embedded server unless a database is named, brings the schema to this version, and registers
     what --app declares: creates and edits, never removes. INT or TERM drains and ends with 0.
     """
-    return _serve("up", options, poll=poll, events=events, concurrency=concurrency)
+    return _serve("up", options, poll=poll, events=events, generation=generation, concurrency=concurrency)
 
 
 @verb("scheduler", example="duly scheduler --database postgresql://db.example/duly")
