@@ -90,5 +90,5 @@ class Life(RuleBasedStateMachine):
 def test_whatever_a_job_lives_through_each_instant_has_one_verdict() -> None:
     """The verdict that the naive reading of the contract gives it, after any order of what can happen."""
     run_state_machine_as_test(
-        Life, settings=settings(max_examples=300, stateful_step_count=30, deadline=None)
+        Life, settings=settings(max_examples=200, stateful_step_count=30, deadline=None)
     )
