@@ -291,7 +291,11 @@ select calendars.name, calendars.version, calendars.author, calendars.source
 -- Who decided, by which mechanism, with which authority, when.
 select decisions.id, decisions.mechanism, decisions.process, decisions.host, decisions.pid, decisions.at,
        decisions.xid::text::bigint as xid, decisions.lease, decisions.epoch, decisions.term,
-       decisions.clock_offset, decisions.author, decisions.reason
+       decisions.clock_offset, decisions.author, decisions.reason,
+       (select terms.acquired_at
+          from duly.terms
+          join duly.leases on leases.id = terms.lease_id
+         where leases.name = decisions.lease and terms.epoch = decisions.epoch and terms.term = decisions.term) as led_since
   from duly.decisions
  where decisions.id = %(id)s::bigint
 
@@ -332,8 +336,9 @@ select jobs.id, jobs.state, policies.mechanism, timers.fires_at, cursors.live_at
    and (policies.mechanism = 'durable' or timers.job_id is not null)
 
 -- name: lives
--- Who lived at any time between two instants, and until when: one that is silent and has not expired still lives.
-select life.role, life.started_at, life.until_at
+-- Who lived at any time between two instants, and until when: one that is silent and has not expired still lives. For
+-- what a leader decided nobody counts before its grant: whoever lived only stood by.
+select life.role, greatest(life.started_at, %(led_since)s::timestamptz) as started_at, life.until_at
   from (select processes.role, processes.started_at,
                case when processes.stopped_at is not null then processes.stopped_at
                     when processes.expires_at > duly.now(%(at)s::timestamptz, %(shift)s::double precision)
@@ -341,7 +346,7 @@ select life.role, life.started_at, life.until_at
                     else processes.last_seen_at end as until_at
           from duly.processes
          where processes.started_at < %(until_at)s::timestamptz) as life
- where life.until_at > %(since_at)s::timestamptz
+ where life.until_at > greatest(%(since_at)s::timestamptz, %(led_since)s::timestamptz)
 
 -- name: busy_until
 -- Up to when other runs of the job, decided before this one, kept it busy: `held_at` those that were live when it

@@ -196,7 +196,9 @@ async def _lateness(database: Database, connection: Connection, found: Evidence,
     begin = _resumed(found, decided)
     late = found.run["lateness"]
     started = found.now if late is None else instant + timedelta(seconds=late)
-    lives = await database.rows(connection, "audit", "lives", since_at=begin, until_at=max(decided, started))
+    within = {"since_at": begin, "until_at": max(decided, started)}
+    led_since = found.decision["led_since"] if found.decision else None
+    lives = await database.rows(connection, "audit", "lives", **within, led_since=led_since)
     known = await database.row(
         connection, "audit", "busy_until", job_id=found.job["id"], instant=instant, until_at=decided
     )
@@ -525,6 +527,8 @@ def _lateness_words(found: Evidence) -> str:
     names = {"no_scheduler": "no scheduler was alive", "no_worker": "no worker was alive", "queue": "in the queue",
              "overlap": "the job was busy", "database": "until it was decided", "jitter": "of its jitter",
              "paused": "the job was paused"}  # fmt: skip
+    if found.decision is not None and found.decision["mechanism"] == "leader":
+        names["no_scheduler"] += ", or none led"
     told = ", ".join(
         f"{_told(found.parts[part])} {names[part]}" for part in _PARTS if found.parts.get(part, 0) > 0
     )

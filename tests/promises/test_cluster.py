@@ -126,6 +126,20 @@ async def test_the_first_line_names_lease_epoch_and_term(t: Lab) -> None:
     assert term is not None
 
 
+async def test_the_time_in_which_nobody_led_is_no_delay_of_the_database(t: Lab) -> None:
+    """Who lives and does not lead may not propose: up to the grant of whoever decided there was no scheduler for it."""
+    await t.advance(by=7)
+    await t.leadership.step_down()
+    t.clock.set(at("2027-01-05T12:00:13.5Z"))
+    await rows(t, "update duly.processes set expires_at = %s", at("2027-01-06T00:00:00Z"))
+    await t.settle()
+    for job, parts in {"led": (3.5, 0.0), "free": (0.0, 3.5)}.items():
+        found = await explain(t.database, job, at("2027-01-05T12:00:10Z"))
+        told = found["lateness"]["parts"]
+        assert (told["no_scheduler"], told["database"]) == parts, job
+        assert ("3.500 s no scheduler was alive, or none led" in found["text"]) == (job == "led")
+
+
 async def test_what_is_owed_without_a_leader_says_so(t: Lab) -> None:
     """The reason is that nobody leads, for the led job alone; the first line says who may propose."""
     await t.advance(by=7)
