@@ -32,7 +32,7 @@ for k in range(N):
             schedule=every(seconds=1, anchor=FIRST + timedelta(milliseconds=1000 * k // N)),
             task={"kind": "python", "name": "tick"},
             catchup="all",  # and late ones too, so that every instant of the window is in the figures
-            overlap="allow",
+            overlap="queue",
         )
     )
 
