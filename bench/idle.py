@@ -6,10 +6,8 @@ import argparse
 import asyncio
 import os
 import resource
-import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -18,13 +16,12 @@ from psycopg.rows import dict_row
 
 from bench.burst import INSTANT
 from bench.measure import Document, progress, server, statements
+from bench.within import serving
 from duly.catalog import Catalog
 from duly.clock import Clock
 from duly.jobs import Job, make_job
-from duly.loops import serve
 from duly.postgres import Database
 from duly.schedules import cron, every
-from duly.settings import Settings
 
 BATCH = 1000
 TOLD = 100_000  # a line of progress for so many jobs
@@ -50,7 +47,7 @@ def measure(given: argparse.Namespace) -> Document:
             bare = memory()
             for number in range(given.rounds):
                 nobody = _window(direct, given.seconds)
-                with _scheduler(url):
+                with serving("scheduler", url, {}):
                     time.sleep(SETTLING)
                     somebody = _window(direct, given.seconds)
                     held = memory()
@@ -104,27 +101,6 @@ async def _register(url: str, n: int, document: Document) -> None:
             register_memory_mb=max(_peak() - before, 0.001),
         )
         progress(f"registered {n:,} jobs in {seconds:.1f} s")
-
-
-@contextmanager
-def _scheduler(url: str) -> Iterator[None]:
-    """A scheduler as ``duly scheduler`` makes it, in a thread of this process."""
-    stop = threading.Event()
-    given = {
-        "stop": stop,
-        "url": url,
-        "settings": Settings(),
-        "clock": Clock(),
-        "only": frozenset[str](),
-        "sink": lambda _: None,
-    }
-    thread = threading.Thread(target=serve, args=("scheduler",), kwargs=given)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join()
 
 
 def _window(direct: psycopg.Connection[Mapping[str, Any]], seconds: float) -> dict[str, float]:

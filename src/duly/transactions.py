@@ -399,6 +399,28 @@ def blocking_hand(tills: Tills) -> Hand:
     return _Blocking(tills.database, tills.blocking())
 
 
+async def _living(
+    hand: Hand,
+    draw: Callable[[float], Coroutine[Any, Any, Any]],
+    ask: Callable[[Any], Coroutine[Any, Any, None]],
+) -> None:
+    """Take connections until one answers; the pool is given its patience in seconds for all of them together.
+
+    The pool's own check would wait twice as long after each connection that has died in it, up to minutes.
+    """
+    until = time.monotonic() + _PATIENCE
+    while True:
+        hand.connection = await draw(until - time.monotonic())
+        try:
+            return await ask(hand.connection)
+        except psycopg.Error:
+            await hand.give()
+        except BaseException:
+            await hand.give()
+            raise
+        await hand.pause(PAUSE)
+
+
 class _Waiting:
     """The hand of ``async def`` tasks; neither COMMIT nor ROLLBACK is left half done by a cancellation."""
 
@@ -409,18 +431,7 @@ class _Waiting:
         self._transaction: psycopg.AsyncTransaction | None = None
 
     async def take(self) -> None:
-        # The pool's own check would wait twice as long after each connection that has died in it, up to minutes.
-        until = time.monotonic() + _PATIENCE
-        while True:
-            self.connection = await self._pool.getconn(until - time.monotonic())
-            try:
-                return await answers(self.connection)
-            except psycopg.Error:
-                await self.give()
-            except BaseException:
-                await self.give()
-                raise
-            await self.pause(PAUSE)
+        await _living(self, self._pool.getconn, answers)
 
     async def give(self) -> None:
         connection, self.connection = self.connection, None
@@ -471,17 +482,13 @@ class _Blocking:
         self._transaction: psycopg.Transaction | None = None
 
     async def take(self) -> None:
-        until = time.monotonic() + _PATIENCE
-        while True:
-            self.connection = self._pool.getconn(until - time.monotonic())
-            try:
-                return OVERDUE.answers(self.connection)
-            except psycopg.Error:
-                await self.give()
-            except BaseException:
-                await self.give()
-                raise
-            await self.pause(PAUSE)
+        async def drawn(seconds: float) -> Synchronous:
+            return self._pool.getconn(seconds)
+
+        async def asked(connection: Synchronous) -> None:
+            OVERDUE.answers(connection)
+
+        await _living(self, drawn, asked)
 
     async def give(self) -> None:
         connection, self.connection = self.connection, None
