@@ -380,6 +380,26 @@ select max(coalesce(other.finished_at, %(until_at)s::timestamptz)) as at,
    and (other.finished_at is null or other.finished_at > %(instant)s::timestamptz)
    and (other.scheduled_at, other.trigger_id) <> (%(instant)s::timestamptz, ''::text)
 
+-- name: silent
+-- The attempt that held the job at an instant and was lost after it: when its worker was last heard of, which is before
+-- the instant, and when it was given up. The newest runs up to the instant are looked at.
+select held.scheduled_at, held.trigger_id, held.attempt, held.worker, processes.last_seen_at as heard_at,
+       held.finished_at as lost_at
+  from (select attempts.scheduled_at, attempts.trigger_id, attempts.attempt, attempts.worker, attempts.started_at,
+               attempts.finished_at, attempts.outcome
+          from duly.attempts
+         where attempts.job_id = %(job_id)s::bigint
+           and attempts.scheduled_at <= %(instant)s::timestamptz
+         order by attempts.scheduled_at desc, attempts.trigger_id desc, attempts.attempt desc
+         limit 100) as held
+  join duly.processes on processes.id = held.worker
+ where held.outcome = 'lost'
+   and held.started_at <= %(instant)s::timestamptz
+   and held.finished_at >= %(instant)s::timestamptz
+   and processes.last_seen_at < %(instant)s::timestamptz
+ order by held.finished_at
+ limit 1
+
 -- name: cluster_timers
 -- How many durable jobs wait for an instant, how many of them are due, and when the next one fires.
 select count(timers.job_id) as waiting,

@@ -37,6 +37,7 @@ class Evidence:
     run: dict[str, Any] | None = None
     beside: list[dict[str, Any]] = field(default_factory=list)
     span: Row | None = None
+    silent: Row | None = None
     skip: Row | None = None
     calendar: Row | None = None
     decision: Row | None = None

@@ -117,8 +117,30 @@ async def _tile(database: Database, connection: Connection, found: Evidence) -> 
         found.decision = await database.row(connection, "audit", "decision", id=decision)
     if found.decision is not None and found.decision["mechanism"] == "durable":
         found.timer = await generations.timer_behind(database, connection, found.job, found.instant)
+    if (
+        found.span is not None
+        and found.span["cause"] == "missed"
+        and await _decider_lived(database, connection, found)
+    ):
+        found.silent = await database.row(
+            connection, "audit", "silent", job_id=found.job["id"], instant=found.instant
+        )
     if ordinary is not None:
         await _lateness(database, connection, found, ordinary)
+
+
+async def _decider_lived(database: Database, connection: Connection, found: Evidence) -> bool:
+    """Was anybody alive at the instant who could decide about it, as far as processes have told?"""
+    within = {"since_at": found.instant, "until_at": found.instant + TICK}
+    led_since = found.decision["led_since"] if found.decision else None
+    lives = await database.rows(connection, "audit", "lives", **within, led_since=led_since)
+    return any(each["role"] in _deciders(found) for each in lives)
+
+
+def _deciders(found: Evidence) -> tuple[str, ...]:
+    """The roles that may have decided about the instant."""
+    durable = found.decision is not None and found.decision["mechanism"] == "durable"
+    return ("up", "worker" if durable else "scheduler")
 
 
 async def _calendar(database: Database, connection: Connection, found: Evidence) -> Row | None:
@@ -147,7 +169,7 @@ async def _lateness(database: Database, connection: Connection, found: Evidence,
     held, free = _busy(found, known, begin, decided)
     idle = _alone(lives, ("up", "worker"), decided, started)
     durable = found.decision is not None and found.decision["mechanism"] == "durable"
-    decides = ("up", "worker" if durable else "scheduler")
+    decides = _deciders(found)
     away = _alone(lives, decides, held, free)
     nobody = _alone(lives, decides, free, decided)
     found.parts = {

@@ -19,13 +19,15 @@ def words(
     policy: Row,
     skip: Row | None = None,
     calendar: Row | None = None,
+    held_by: str | None = None,
     into: str | None = None,
     removed_at: datetime | None = None,
 ) -> str:
     """Why the occurrences of a span were not run: its cause, and which answer of the job or which person that was.
 
     ``revision`` is the one in force and ``policy`` its answers, ``skip`` who took the occurrence out, ``calendar``
-    the version that holds its day, ``into`` the run that stands for it, ``removed_at`` the end of the job's time line.
+    the version that holds its day, ``held_by`` who held the job in silence while somebody was there to decide, ``into``
+    the run that stands for it, ``removed_at`` the end of the job's time line.
     """
     case = _Case(
         span=span,
@@ -33,6 +35,7 @@ def words(
         policy=policy,
         skip=skip,
         calendar=calendar,
+        held_by=held_by,
         into=into,
         removed_at=removed_at,
     )
@@ -66,15 +69,17 @@ class _Case:
     policy: Row
     skip: Row | None
     calendar: Row | None
+    held_by: str | None
     into: str | None
     removed_at: datetime | None
 
 
 def _missed(case: _Case) -> str:
-    return (
-        f'catchup="{case.policy["catchup"]}", grace {case.policy["grace"]:g} s: nobody decided before it was too '
-        "late, or before the next one was due, and a missed one's work need not happen later"
-    )
+    why = "nobody decided before it was too late, or before the next one was due"
+    if case.held_by is not None:
+        why = f"the job was held by {case.held_by}, when it was too late, or the next one was due"
+    answer = f'catchup="{case.policy["catchup"]}", grace {case.policy["grace"]:g} s'
+    return f"{answer}: {why}, and a missed one's work need not happen later"
 
 
 def _window(case: _Case) -> str:

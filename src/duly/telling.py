@@ -10,6 +10,7 @@ from duly import generations, listing, reasons
 from duly.clock import text
 from duly.evidence import PARTS, Evidence
 from duly.postgres import Row
+from duly.records import run_id
 from duly.schedules import Schedule
 
 _NEAR_A_CHANGE = timedelta(hours=26)
@@ -222,6 +223,7 @@ def _span_words(found: Evidence, span: Row) -> list[str]:
         policy=found.policy,
         skip=found.skip,
         calendar=found.calendar,
+        held_by=_silent(found),
         into=found.into,
         removed_at=found.job["removed_at"],
     )
@@ -230,6 +232,18 @@ def _span_words(found: Evidence, span: Row) -> list[str]:
         f"It was not given to execution, cause {span['cause']}: {cause}.",
         f"The span from {text(span['lo'])} to {text(span['hi'])} stands for {covers}.",
     ]
+
+
+def _silent(found: Evidence) -> str | None:
+    """The attempt that held the job when the instant fell due although its worker had gone silent."""
+    silent = found.silent
+    if silent is None:
+        return None
+    run = run_id(found.job["name"], silent["scheduled_at"], silent["trigger_id"], found.job["namespace"])
+    return (
+        f"{run}, attempt {silent['attempt']}, whose worker {silent['worker']} was heard of last at "
+        f"{text(silent['heard_at'])}; it was given up at {text(silent['lost_at'])}"
+    )
 
 
 def _policies(found: Evidence) -> str:

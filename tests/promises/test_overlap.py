@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from duly import Backoff, Conflict, Duly, every
+from duly.explain import explain
 from duly.ledger import Claimed
-from promises.stage import Another, Hand, Open, at, decide, remember, told
+from promises.stage import Another, Hand, Open, at, decide, remember, rows, told
 
 NOON = "2027-01-05T11:59:30Z"
 
@@ -186,6 +187,18 @@ async def test_a_job_was_busy_until_the_last_sign_of_life_of_its_worker(
         await t.reaper.reap()
         await t.settle()
         assert {key: (await told(t, "/".join(key), "%S"))[1:] for key in wanted} == wanted
+        for job in ("none/skip", "none/queue"):
+            missed = await explain(t.database, job, at("2027-01-05T12:00:25Z"))
+            assert missed["cause"] == "missed"
+            assert "nobody decided" not in missed["text"]
+            assert (
+                f"the job was held by {job}@2027-01-05T12:00:15Z, attempt 1, whose worker {hand.id} was heard of last"
+                " at 2027-01-05T12:00:22Z; it was given up at 2027-01-05T12:00:57Z" in missed["text"]
+            )
+        # Had nobody been there to decide, that would be the reason.
+        await rows(t, "update duly.processes set started_at = %s where role = 'up'", t.now)
+        missed = await explain(t.database, "none/skip", at("2027-01-05T12:00:25Z"))
+        assert "nobody decided before it was too late" in missed["text"]
 
 
 async def test_a_manual_run_of_a_busy_job_with_skip_is_refused_by_name(laboratory: Open) -> None:
