@@ -12,6 +12,7 @@ from typing import Any
 
 from duly import generations, listing, reasons, telling
 from duly.clock import text
+from duly.cluster import absences
 from duly.evidence import PARTS, TICK, Evidence
 from duly.jobs import spread_of
 from duly.postgres import Connection, Database, Row
@@ -159,7 +160,7 @@ async def _lateness(database: Database, connection: Connection, found: Evidence,
         return
     begin = _resumed(found, decided)
     late = found.run["lateness"]
-    started = found.now if late is None else instant + timedelta(seconds=late)
+    started = row["finished_at"] or found.now if late is None else instant + timedelta(seconds=late)
     within = {"since_at": begin, "until_at": max(decided, started)}
     led_since = found.decision["led_since"] if found.decision else None
     lives = await database.rows(connection, "audit", "lives", **within, led_since=led_since)
@@ -217,15 +218,8 @@ def _busy(
 
 def _alone(lives: Iterable[Row], roles: Sequence[str], begin: datetime, end: datetime) -> float:
     """How many seconds of ``[begin, end]`` no process of these roles was alive."""
-    alone, at = 0.0, begin
-    for life in sorted(
-        (each for each in lives if each["role"] in roles), key=lambda each: each["started_at"]
-    ):
-        if at >= end:
-            break
-        alone += _seconds(at, min(life["started_at"], end))
-        at = max(at, life["until_at"])
-    return alone + _seconds(at, end)
+    of_these = [each for each in lives if each["role"] in roles]
+    return sum((_seconds(*absence) for absence in absences(of_these, begin, end)), 0.0)
 
 
 def _seconds(begin: datetime, end: datetime) -> float:

@@ -470,9 +470,8 @@ def _run_document(row: Row, ended: Sequence[Row], lack: Lack | None) -> dict[str
     attempts = [_attempt_document(each) for each in ended]
     if row["state"] == "running":
         attempts.append(_attempt_document({**row, "outcome": None, "finished_at": None, "error": None}))
-    first = min(
-        (one for one in [*(each["started_at"] for each in ended), row["started_at"]] if one), default=None
-    )
+    starts = [each["started_at"] for each in [*ended, row] if each["worker"] and each["started_at"]]
+    first = min(starts, default=None)
     schedule = readable(row["schedule"])
     interval = data_interval(schedule, at) if schedule else None
     return {
@@ -503,7 +502,7 @@ def _run_document(row: Row, ended: Sequence[Row], lack: Lack | None) -> dict[str
         "queue": row["queue"],
         "args": row["args"],
         "created_at": text(row["created_at"]),
-        "started_at": text(row["started_at"]),
+        "started_at": text(max(starts, default=None)),
         "finished_at": text(row["finished_at"]),
         "cancel_at": text(row["cancel_at"]),
         "cancel_reason": row["cancel_reason"],
@@ -518,10 +517,11 @@ def _run_document(row: Row, ended: Sequence[Row], lack: Lack | None) -> dict[str
 
 
 def _attempt_document(row: Mapping[str, Any]) -> dict[str, Any]:
+    """One attempt; by one that nobody held a waiting run was ended, and it started nothing."""
     return {
         "attempt": row["attempt"],
         "worker": _worker(row["worker"]),
-        "started_at": text(row["started_at"]),
+        "started_at": text(row["started_at"]) if row["worker"] else None,
         "finished_at": text(row["finished_at"]),
         "outcome": row["outcome"],
         "error": row["error"],

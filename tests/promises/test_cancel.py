@@ -9,7 +9,7 @@ import pytest
 from duly import Duly, every, listing
 from duly.explain import explain
 from duly.ledger import Claimed
-from promises.stage import Hand, Open, decide, remember, rows, told
+from promises.stage import Hand, Open, at, decide, remember, rows, told
 
 NOON = "2027-01-05T11:59:30Z"
 
@@ -134,12 +134,16 @@ async def test_a_run_that_nobody_runs_makes_place_at_once(laboratory: Open) -> N
         ]
         [attempt] = runs[0]["attempts"]
         assert (attempt["attempt"], attempt["worker"], attempt["outcome"]) == (1, None, "cancelled")
+        assert (runs[0]["started_at"], runs[0]["lateness"], attempt["started_at"]) == (None, None, None)
         hand = await Hand(t).enter()
         [second] = await hand.claim()
         await hand.end(second, "failed", delay=900.0)
         assert [run["state"] for run in await t.runs("job")] == ["cancelled", "asleep"]
         await t.advance(by=60)
-        assert [run["state"] for run in await t.runs("job")] == ["cancelled", "cancelled", "succeeded"]
+        runs = await t.runs("job")
+        assert [run["state"] for run in runs] == ["cancelled", "cancelled", "succeeded"]
+        assert (runs[1]["started_at"], runs[1]["lateness"]) == ("2027-01-05T12:01:00Z", 0.0)
+        assert (await explain(t.database, "job", at("2027-01-05T12:00:00Z")))["lateness"]["total"] == 60.0
 
 
 async def test_a_manual_run_asks_the_one_before_it_and_is_asked_by_what_falls_due(laboratory: Open) -> None:
