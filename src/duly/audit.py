@@ -8,6 +8,7 @@ Rules: contract, section 2.
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -81,6 +82,16 @@ class Answer:
         }
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Owing:
+    """What a job owes: how many instants up to the end of what was asked about, and the oldest of them."""
+
+    job_id: int
+    job: str
+    count: int
+    oldest: datetime
+
+
 @dataclass(kw_only=True, slots=True)
 class Totals:
     """What the audit counts, over all jobs."""
@@ -90,6 +101,7 @@ class Totals:
     runs: int = 0
     skipped: int = 0
     owed: int = 0
+    owing: int = 0
     unaccounted: int = 0
     double: int = 0
     findings: int = 0
@@ -104,6 +116,7 @@ class Report:
     findings: Sequence[Finding]
     policies: Sequence[Answer]
     leadership: Sequence[Overtaken] = ()
+    owing: Sequence[Owing] = ()
 
     @property
     def clean(self) -> bool:
@@ -136,23 +149,37 @@ async def audit(
     The decisions of leaders in that time are checked too: of all leases, or of those that the job ever named.
     Raises NotFound when there is no job of that name, DefinitionError when the time ends before it begins.
     """
+    async with database.transaction("begin_snapshot") as connection:
+        return await audit_within(database, connection, from_at=from_at, to_at=to_at, job=job)
+
+
+async def audit_within(
+    database: Database,
+    connection: Connection,
+    *,
+    from_at: datetime | None = None,
+    to_at: datetime | None = None,
+    job: str | None = None,
+    answers: bool = True,
+    owing: int = 0,
+) -> Report:
+    """The same within somebody else's snapshot.
+
+    Without ``answers`` the report has no policies, and is short however many jobs there are. ``owing`` is how many of
+    the jobs that owe anything up to ``to_at`` it names, those with the oldest first.
+    """
     if from_at is not None and to_at is not None and to_at < from_at:
         raise DefinitionError(
             f"nothing lies from {text(from_at)} to {text(to_at)}", hint="give the earlier first"
         )
-    reading = _Reading(database, from_at, to_at)
-    async with database.transaction("begin_snapshot") as connection:
-        as_of = await database.now(connection)
-        after = seen = 0
-        while jobs := await database.rows(
-            connection, "audit", "audit_jobs", after=after, job=job, limit=PAGE
-        ):
-            seen += len(jobs)
-            await reading.page(connection, jobs, as_of)
-            after = jobs[-1]["id"]
-        leadership = await overtaken(
-            database, connection, job=job, from_at=from_at, to_at=to_at, limit=LISTED
-        )
+    as_of = await database.now(connection)
+    reading = _Reading(database, from_at, to_at, as_of=as_of, answers=answers, owing=owing)
+    after = seen = 0
+    while jobs := await database.rows(connection, "audit", "audit_jobs", after=after, job=job, limit=PAGE):
+        seen += len(jobs)
+        await reading.page(connection, jobs)
+        after = jobs[-1]["id"]
+    leadership = await overtaken(database, connection, job=job, from_at=from_at, to_at=to_at, limit=LISTED)
     if job is not None and not seen:
         raise NotFound(f"there is no job {job!r}", hint="see `duly jobs list`")
     return Report(
@@ -161,6 +188,7 @@ async def audit(
         findings=reading.findings,
         policies=reading.policies,
         leadership=leadership,
+        owing=reading.owing,
     )
 
 
@@ -179,15 +207,31 @@ class Span:
 class _Reading:
     """Goes through the pages; definitions and counts are kept, as far as the bounds allow."""
 
-    def __init__(self, database: Database, from_at: datetime | None, to_at: datetime | None) -> None:
-        self.database, self.from_at, self.to_at = database, from_at, to_at
+    def __init__(
+        self,
+        database: Database,
+        from_at: datetime | None,
+        to_at: datetime | None,
+        *,
+        as_of: datetime,
+        answers: bool,
+        owing: int,
+    ) -> None:
+        self.database, self.from_at, self.to_at, self.as_of = database, from_at, to_at, as_of
         self.totals = Totals()
         self.findings: list[Finding] = []
         self.policies: list[Answer] = []
         self._counters: dict[int, Counter | str] = {}
         self._counts: dict[tuple[int, int, int], int] = {}
+        self._owing: list[tuple[int, int, Owing]] = []
+        self._answers, self._most = answers, owing
 
-    async def page(self, connection: Connection, jobs: Sequence[Row], as_of: datetime) -> None:
+    @property
+    def owing(self) -> list[Owing]:
+        """The jobs that owe the oldest instants, the oldest first."""
+        return [owing for _, _, owing in sorted(self._owing, reverse=True)]
+
+    async def page(self, connection: Connection, jobs: Sequence[Row]) -> None:
         """Check some jobs, tile by tile."""
         ids = [row["id"] for row in jobs]
         revisions = await self.database.rows(connection, "audit", "audit_revisions", job_ids=ids)
@@ -196,13 +240,15 @@ class _Reading:
         for row in revisions:
             by_job.setdefault(row["job_id"], []).append(row)
         edges = await self._edges(connection, ids)
-        lines = {row["id"]: self._line(row, by_job.get(row["id"], []), as_of, edges) for row in jobs}
+        lines = {row["id"]: self._line(row, by_job.get(row["id"], []), edges) for row in jobs}
         await self._tiles(connection, lines)
         for job_id, words in await unbalanced(self.database, connection, ids):
             self.find(Finding(rule="timer", job=lines[job_id].job, words=words))
         for row in jobs:
-            lines[row["id"]].end(row["state"] == "removed")
-            self._policy(row, by_job.get(row["id"], []), as_of)
+            lines[row["id"]].end()
+            if row["state"] != "removed":
+                self._owed(row["id"], lines[row["id"]])
+                self._policy(row, by_job.get(row["id"], []))
 
     async def _load(self, connection: Connection, ids: set[int]) -> None:
         if len(self._counters) > _KEPT:
@@ -222,12 +268,12 @@ class _Reading:
         )
         return {row["job_id"]: row for row in rows}
 
-    def _line(self, job: Row, revisions: Sequence[Row], as_of: datetime, edges: Mapping[int, Row]) -> _Line:
+    def _line(self, job: Row, revisions: Sequence[Row], edges: Mapping[int, Row]) -> _Line:
         line = _Line(
             shown(job["namespace"], job["name"]),
             [self._span(row) for row in revisions],
             cursor=None if job["cursor_at"] is None else micros(job["cursor_at"]),
-            as_of=micros(as_of),
+            as_of=micros(self.as_of),
             reading=self,
         )
         edge = edges.get(job["id"])
@@ -252,12 +298,25 @@ class _Reading:
             for tile in tiles:
                 lines[tile[0]].tile(tile)
 
-    def _policy(self, job: Row, revisions: Sequence[Row], as_of: datetime) -> None:
-        if job["state"] == "removed":
+    def _owed(self, job_id: int, line: _Line) -> None:
+        """Count what comes after the cursor, and keep the job if it is among those that owe the oldest."""
+        self.totals.owed += line.count(line.cursor, line.as_of)
+        until = line.as_of if self.to_at is None else min(line.as_of, micros(self.to_at))
+        count = line.count(line.cursor, until)
+        if not count:
             return
+        self.totals.owing += 1
+        oldest = line.first(line.cursor, until) if self._most else None
+        if oldest is not None:
+            owing = Owing(job_id=job_id, job=line.job, count=count, oldest=instant(oldest))
+            heapq.heappush(self._owing, (-oldest, -job_id, owing))
+            if len(self._owing) > self._most:
+                heapq.heappop(self._owing)
+
+    def _policy(self, job: Row, revisions: Sequence[Row]) -> None:
         self.totals.jobs += 1
-        in_force = [row for row in revisions if row["from_at"] <= as_of]
-        if in_force:
+        in_force = [row for row in revisions if row["from_at"] <= self.as_of]
+        if in_force and self._answers:
             row = in_force[-1]
             self.policies.append(
                 Answer(
@@ -343,15 +402,13 @@ class _Line:
         if lo >= self.reached:
             totals.occurrences += number
         elif hi > self.reached:
-            totals.occurrences += self._count(self.reached, hi)
+            totals.occurrences += self.count(self.reached, hi)
         self.reached = max(self.reached, hi)
 
-    def end(self, removed: bool) -> None:
-        """After the last tile: it must end at the cursor; what comes after the cursor is owed."""
+    def end(self) -> None:
+        """After the last tile: it must end at the cursor."""
         if self.reached < self.ceiling:
             self._gap(self.reached, self.ceiling)
-        if not removed:
-            self.reading.totals.owed += self._count(self.cursor, self.as_of)
         if self.named > NAMED:
             words = f"has {self.named - NAMED} more such instants, which are counted and not named"
             self._find("unaccounted", words)
@@ -373,8 +430,8 @@ class _Line:
             return 1
         if span is not None and span.counter is not None and self._follows(span, lo) == hi:
             return 1
-        number = self._count(lo, hi)
-        nominal = self._count(hi - 1, hi) if lo < hi else 0
+        number = self.count(lo, hi)
+        nominal = self.count(hi - 1, hi) if lo < hi else 0
         if not nominal:
             self._find(
                 "stray", "has a run at an instant that its schedule does not yield", at=hi, lo=lo, hi=hi
@@ -397,15 +454,15 @@ class _Line:
         """A span must say how many instants it covers; returns how many that are."""
         if cause == "poisoned" or (span is not None and self._unreadable(span)):
             return count
-        number = self._count(lo, hi) if span is None else self.reading.count(span, lo, hi)
+        number = self.count(lo, hi) if span is None else self.reading.count(span, lo, hi)
         if number == count:
             return number
         words = f"has a span {cause} that counts {count} where its schedule yields {number}"
         if number > count:
             self.reading.totals.unaccounted += number - count
-            self._find("unaccounted", words, at=self._first(lo, hi), lo=lo, hi=hi)
+            self._find("unaccounted", words, at=self.first(lo, hi), lo=lo, hi=hi)
         else:
-            self._find("stray", words, at=self._first(lo, hi), lo=lo, hi=hi)
+            self._find("stray", words, at=self.first(lo, hi), lo=lo, hi=hi)
         return number
 
     def _unreadable(self, span: Span) -> bool:
@@ -419,10 +476,10 @@ class _Line:
         return True
 
     def _gap(self, lo: int, hi: int) -> None:
-        number = self._count(lo, hi)
+        number = self.count(lo, hi)
         self.reading.totals.occurrences += number
         words = f"has no tile here; {number} of its instants have no verdict"
-        self._find("gap", words, at=self._first(lo, hi), lo=lo, hi=hi)
+        self._find("gap", words, at=self.first(lo, hi), lo=lo, hi=hi)
         for span in self.spans:
             if span.begin < hi and lo < span.end:
                 self._unreadable(span)
@@ -434,12 +491,12 @@ class _Line:
         self._name("unaccounted", lo, hi, number, words)
 
     def _overlap(self, lo: int, hi: int) -> None:
-        self._find("overlap", "has two tiles over the same time", at=self._first(lo, hi), lo=lo, hi=hi)
+        self._find("overlap", "has two tiles over the same time", at=self.first(lo, hi), lo=lo, hi=hi)
         begin = max(lo, self.doubled)
         if begin >= hi:
             return
         self.doubled = hi
-        number = self._count(begin, hi)
+        number = self.count(begin, hi)
         self.reading.totals.double += number
         self._name("double", begin, hi, number, "has more than one verdict")
 
@@ -456,7 +513,7 @@ class _Line:
             if begin < end:
                 yield span, begin, end
 
-    def _count(self, lo: int, hi: int) -> int:
+    def count(self, lo: int, hi: int) -> int:
         """How many nominal instants lie in ``(lo, hi]``, each by the revision that was in force."""
         return sum(self.reading.count(span, begin, end) for span, begin, end in self._parts(lo, hi))
 
@@ -465,7 +522,8 @@ class _Line:
             if span.counter is not None:
                 yield from span.counter.walk(begin, end)
 
-    def _first(self, lo: int, hi: int) -> int | None:
+    def first(self, lo: int, hi: int) -> int | None:
+        """The first nominal instant in ``(lo, hi]``, if there is one."""
         return next(self._nominal(lo, hi), None)
 
     def _find(

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import asyncio
 
+_SHORT = 600.0
+
 
 class Clock:
     """Real time, optionally shifted for the whole installation and skewed for this process.
@@ -123,3 +125,15 @@ def text(instant: datetime | None) -> str | None:
 def parse(value: str) -> datetime:
     """An instant from RFC 3339 text with ``Z`` or any offset; naive text raises ValueError."""
     return utc(datetime.fromisoformat(value.strip().replace("z", "Z")))
+
+
+def spoken(seconds: float) -> str:
+    """A time as one says it: seconds to the millisecond while it is short, the two largest units when it is long."""
+    if seconds < _SHORT:
+        return f"{seconds:.3f} s"
+    left, told = round(seconds), list[str]()
+    for length, unit in ((86400, "d"), (3600, "h"), (60, "min"), (1, "s")):
+        count, left = divmod(left, length)
+        if count or told:
+            told.append(f"{count} {unit}")
+    return " ".join(told[:2])

@@ -5,7 +5,7 @@ Rule for leaders: no decision of an epoch follows one of a higher epoch of the s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -20,6 +20,9 @@ SEEN = 86400.0
 
 NEWEST = 100_000
 """Decisions among which the last one of each process is looked for."""
+
+ROLES: Mapping[str, tuple[str, ...]] = {"scheduler": ("up", "scheduler"), "worker": ("up", "worker")}
+"""Which processes decide, and which work."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -103,6 +106,21 @@ async def cluster(database: Database, *, limit: int = LIMIT) -> dict[str, Any]:
         "terms": [_document(row) for row in terms],
         "timers": _document(timers or {}),
     }
+
+
+def absences(
+    lives: Iterable[Mapping[str, Any]], begin: datetime, end: datetime
+) -> list[tuple[datetime, datetime]]:
+    """The parts of ``[begin, end]`` in which none of these lives lasted, from ``started_at`` to ``until_at`` each."""
+    found: list[tuple[datetime, datetime]] = []
+    at = begin
+    for life in sorted(lives, key=lambda each: each["started_at"]):
+        if at >= end:
+            break
+        if life["started_at"] > at:
+            found.append((at, min(life["started_at"], end)))
+        at = max(at, life["until_at"])
+    return [*found, (at, end)] if at < end else found
 
 
 def _document(row: Row, names: Sequence[str] = ()) -> dict[str, Any]:

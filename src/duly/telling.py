@@ -7,14 +7,13 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from duly import generations, listing, reasons
-from duly.clock import text
+from duly.clock import spoken, text
 from duly.evidence import PARTS, Evidence
 from duly.postgres import Row
 from duly.records import run_id
 from duly.schedules import Schedule
 
 _NEAR_A_CHANGE = timedelta(hours=26)
-_SHORT = 600.0
 
 
 def words(found: Evidence) -> str:
@@ -35,18 +34,6 @@ def words(found: Evidence) -> str:
         parts.append(f"Beside the time line stands {run['id']} ({run['kind']}, {run['state']}{why}).")
     who, *rest = (part for part in parts if part)
     return f"{who}\n{' '.join(rest)}"
-
-
-def _told(seconds: float) -> str:
-    """A time as one says it: seconds to the millisecond while it is short, the two largest units when it is long."""
-    if seconds < _SHORT:
-        return f"{seconds:.3f} s"
-    left, told = round(seconds), list[str]()
-    for length, unit in ((86400, "d"), (3600, "h"), (60, "min"), (1, "s")):
-        count, left = divmod(left, length)
-        if count or told:
-            told.append(f"{count} {unit}")
-    return " ".join(told[:2])
 
 
 def _authority(found: Evidence) -> str:
@@ -210,9 +197,9 @@ def _lateness_words(found: Evidence) -> str:
     if found.decision is not None and found.decision["mechanism"] == "leader":
         names["no_scheduler"] += ", or none led"
     told = ", ".join(
-        f"{_told(found.parts[part])} {names[part]}" for part in PARTS if found.parts.get(part, 0) > 0
+        f"{spoken(found.parts[part])} {names[part]}" for part in PARTS if found.parts.get(part, 0) > 0
     )
-    begin = f"It started {_told(total)} after its instant" if started else f"It has waited for {_told(total)}"
+    begin = f"It started {spoken(total)} after its instant" if started else f"It has waited for {spoken(total)}"
     return f"{begin}: {told}." if told else f"{begin}."
 
 
@@ -267,7 +254,7 @@ def _planned(found: Evidence) -> str:
     elif found.excluded:
         by = reasons.calendar(found.calendar) if found.calendar else "the job's own exclude"
         unless += f" It will not run: it is excluded by {by}."
-    return f"It is planned: due in {_told(wait)}, and not before.{unless}"
+    return f"It is planned: due in {spoken(wait)}, and not before.{unless}"
 
 
 def _unanswered(found: Evidence) -> str:
