@@ -245,6 +245,15 @@ async def _job_documents(
     return [_job_document(row, ahead.get(row["id"], []), alive, now, lacks.get(wanted(row))) for row in rows]
 
 
+async def reasons_of(
+    database: Database, connection: Connection, job_ids: Sequence[int]
+) -> dict[int, str | None]:
+    """Why what these jobs owe has not been decided, as their list says it."""
+    rows = [await job_row(database, connection, job_id) for job_id in job_ids]
+    documents = await _job_documents(database, connection, rows)
+    return {document["id"]: document["reason"] for document in documents}
+
+
 def wanted(row: Row) -> tuple[str, str]:
     """The queue and task of what a worker is to take next of a job: the run that waits, or what its timer starts."""
     return row["wanted_queue"], row["wanted_task"]
@@ -345,14 +354,22 @@ def owed_count(row: Row, revisions: Sequence[Row], now: datetime) -> int:
     return total
 
 
-def owed_reason(row: Row, alive: Row, lack: Lack | None) -> str:
-    """Why what is owed by a job has not been decided yet; ``lack`` says that nobody can take what it waits for."""
+def stands_still(row: Row) -> str | None:
+    """Why nothing of a job is decided, whoever lives: it is paused, held or set aside; None of one that goes on."""
     if row["state"] in ("held", "poisoned") and not row["held"]:
         return f"{row['state']}: {row['reason'] or 'no reason was given'}"
     if row["state"] in ("paused", "held"):
         until = f" until {text(row['resumes_at'])}" if row["resumes_at"] else ""
         reason = f": {row['pause_reason']}" if row["pause_reason"] else ""
         return f"{row['state']} by {row['author']} since {text(row['from_at'])}{until}{reason}"
+    return None
+
+
+def owed_reason(row: Row, alive: Row, lack: Lack | None) -> str:
+    """Why what is owed by a job has not been decided yet; ``lack`` says that nobody can take what it waits for."""
+    still = stands_still(row)
+    if still is not None:
+        return still
     durable = row["policy"].get("mechanism") == "durable"
     if durable and not alive["workers"]:
         return "no worker is alive"

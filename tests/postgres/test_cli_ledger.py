@@ -133,6 +133,26 @@ def test_what_a_person_took_out_is_noted_among_what_will_fire(call: Call) -> Non
     assert [(each["at"], each["rule"]) for each in found["notes"]] == [("2127-03-02T01:00:00Z", "excluded")]
 
 
+def test_a_job_that_stands_still_says_so_beside_what_will_fire(call: Call) -> None:
+    apply(call)
+    assert [call("next", "nightly")[1][key] for key in ("state", "reason", "resumes_at")] == [
+        "active",
+        None,
+        None,
+    ]
+    assert "note:" not in call("next", "nightly", "-n", "1", json_wanted=False)[1]
+    assert call("jobs", "pause", "nightly", "--reason", "the warehouse moves")[0] == 0
+    _, found, _ = call("next", "nightly")
+    assert (found["state"], found["resumes_at"], len(found["occurrences"])) == ("paused", None, 5)
+    assert found["reason"].endswith("Z: the warehouse moves")
+    said = call("next", "nightly", json_wanted=False)[1]
+    assert f"note: the job is {found['reason']}; nothing of it is decided until it is resumed\n" in said
+    assert call("jobs", "pause", "tick", "--until", "2127-03-02T01:00:00Z", "--yes")[0] == 0
+    assert call("next", "tick")[1]["resumes_at"] == "2127-03-02T01:00:00Z"
+    assert call("jobs", "hold", "greet")[0] == 0
+    assert "nothing of it is decided until it is released\n" in call("next", "greet", json_wanted=False)[1]
+
+
 def test_the_same_key_gives_the_same_run(call: Call) -> None:
     apply(call)
     code, first, _ = call("jobs", "trigger", "nightly", "--key", "k1", "--args", '{"day": 3}')

@@ -29,6 +29,30 @@ _EXPRESSION_ONLY = ("zone", "gap", "fold", "dialect")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Standing:
+    """How a job stands: its ``state``, why nothing of it is decided now, and when it resumes by itself."""
+
+    state: str
+    reason: str | None
+    resumes_at: datetime | None
+
+    def document(self) -> dict[str, Any]:
+        """As JSON."""
+        return {"state": self.state, "reason": self.reason, "resumes_at": text(self.resumes_at)}
+
+    @property
+    def words(self) -> str | None:
+        """What to know before one relies on the instants; None where the job goes on."""
+        if self.state == "ended":
+            return "the job has ended: nothing of it is decided any more"
+        if self.reason is None:
+            return None
+        over = "resumed" if self.state == "paused" else "released"
+        until = "" if self.resumes_at else f"; nothing of it is decided until it is {over}"
+        return f"the job is {self.reason}{until}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Answer:
     """The instants of one schedule after (or before) a moment, and what is unexpected about them."""
 
@@ -39,6 +63,7 @@ class Answer:
     notes: tuple[Note, ...]
     changes: tuple[Note, ...] | None = None
     findings: tuple[Finding, ...] | None = None
+    standing: Standing | None = None
 
     def document(self) -> dict[str, Any]:
         """As JSON."""
@@ -48,6 +73,7 @@ class Answer:
             "dialect": self.dialect,
             "occurrences": [text(at) for at in self.occurrences],
             "notes": _as_json(self.notes),
+            **({} if self.standing is None else self.standing.document()),
             **({} if self.changes is None else {"dst": _as_json(self.changes)}),
             **({} if self.findings is None else {"lint": [each.document() for each in self.findings]}),
         }
@@ -91,7 +117,7 @@ def next_instants(
     The word is an expression when it is empty, holds a blank or a parenthesis, or begins with @; else it
     names a job. Fewer instants than asked for mean that the schedule ends.
     """
-    begin, out = start or clock().now(), Out()
+    begin, out, standing = start or clock().now(), Out(), None
     if is_expression(what):
         dialect = rules["dialect"] or "duly"
         try:
@@ -102,10 +128,10 @@ def next_instants(
             return _never(what, dialect, rules["zone"], error, options.json)
     else:
         _refuse_rules(what, {**rules, "as": slot})
-        schedule, out = _stored(options, what)
+        schedule, out, standing = _stored(options, what)
         dialect, what = "duly", schedule.text()
     answer = _answer(what, getattr(schedule, "dialect", dialect), schedule, begin, count, previous)
-    answer = replace(answer, notes=(*answer.notes, *out.notes(answer.occurrences)))
+    answer = replace(answer, notes=(*answer.notes, *out.notes(answer.occurrences)), standing=standing)
     if dst:
         answer = replace(
             answer, changes=tuple(islice(schedule.coming_transitions(begin, _later(begin)), MOST))
@@ -189,11 +215,11 @@ class Out:
                 yield Note(at=at, rule="excluded", words=f"{text(at)} will not run: {by}")
 
 
-def _stored(options: Options, name: str) -> tuple[Schedule, Out]:
-    """The schedule in force of a job of the database, and what of it is not to run."""
+def _stored(options: Options, name: str) -> tuple[Schedule, Out, Standing]:
+    """The schedule in force of a job of the database, what of it is not to run, and how the job stands."""
     from duly.cli.opening import run_on  # late: an expression needs no database
 
-    async def ask(database: Any) -> tuple[Schedule, Out]:
+    async def ask(database: Any) -> tuple[Schedule, Out, Standing]:
         from duly import listing
         from duly.schedules import load
 
@@ -209,7 +235,11 @@ def _stored(options: Options, name: str) -> tuple[Schedule, Out]:
             schedule=listing.readable(job["policy"].get("exclude")),
             skipped={row["scheduled_at"]: f"{row['author']} took it out" for row in skips},
         )
-        return load(job["schedule"]), out
+        reason = listing.stands_still(job)
+        standing = Standing(
+            state=job["state"], reason=reason, resumes_at=job["resumes_at"] if reason else None
+        )
+        return load(job["schedule"]), out, standing
 
     return run_on(options, ask)
 
@@ -240,6 +270,8 @@ def _tell(answer: Answer) -> None:
         line(f"{text(at)}  {_local(at, answer.schedule.zone)}")
     if not answer.occurrences:
         line("no instant")
+    if answer.standing is not None and answer.standing.words:
+        line(f"note: {answer.standing.words}")
     for note in answer.notes:
         line(f"note: {note.words}")
     for change in answer.changes or ():
