@@ -116,7 +116,9 @@ def _from_file(config: str | Path | None) -> dict[str, Any]:
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise DefinitionError(f"there is no settings file {path}", file=str(path)) from None
+        raise DefinitionError(
+            f"there is no settings file {path}", file=str(path), hint="name one that is there, or none"
+        ) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise DefinitionError(f"{path} is not valid TOML: {error}", file=str(path)) from None
     known = {field.name for field in fields(Settings)}

@@ -178,7 +178,7 @@ def test_the_version_is_told() -> None:
         (["runs", "list", "--from", "2027-01-01"], "2027-01-01T00:00:00 has no offset"),
         (["runs", "logs", "x", "--attempt", "0"], "0 is not in the range x>=1 (--attempt); "),
         (["explain", "x", "yesterday"], "'yesterday' is no instant (INSTANT); "),
-        (["audit", "--config", "absent.toml"], "there is no settings file absent.toml (absent.toml)"),
+        (["audit", "--config", "absent.toml"], "there is no settings file absent.toml; name one"),
         (["up", "--events", "ready,steady"], "'steady' is not known (--events); one of starting,"),
         (["up", "--concurrency", "0"], "0 is not in the range"),
         (["scheduler", "--poll", "0"], "'0' is not greater than 0 (--poll); write 90,"),

@@ -46,9 +46,14 @@ class Fault:
 
     def text(self) -> str:
         """The one line for people."""
-        where = f" ({self.where})" if self.where else ""
+        where = f" ({self.where})" if self.where and not self._placed else ""
         hint = f"; {self.hint}" if self.hint else ""
         return "duly: error: " + _one_line(f"{self.message}{where}{hint}")
+
+    @property
+    def _placed(self) -> bool:
+        """Does the message name the place itself?"""
+        return re.search(rf"(?<![\w./-]){re.escape(self.where)}(?![\w/-])", self.message) is not None
 
     def document(self) -> dict[str, Any]:
         """The same as JSON."""
