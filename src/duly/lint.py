@@ -24,7 +24,7 @@ MINUTE = timedelta(minutes=1)
 MINUTES = 1440
 
 CROWD = 3
-"""So many jobs in one minute are worth a suggestion, where another minute near it has fewer."""
+"""So many jobs in one minute that are not in each are worth a suggestion, where another minute near it has fewer."""
 
 ENDS_SOON = timedelta(days=90)
 """How long before its last day an attached calendar is worth a look."""
@@ -69,7 +69,10 @@ class Subject:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Crowded:
-    """A minute in which many jobs start: some of their names, and minutes near it in which fewer do."""
+    """A minute in which many jobs start: some of their names, and minutes near it in which fewer do.
+
+    Jobs that start in each minute of the day crowd none: they count, and are named last.
+    """
 
     at: datetime
     jobs: int
@@ -179,12 +182,19 @@ def pressure(jobs: Iterable[Subject], at: datetime) -> Pressure:
         if job.schedule.is_anchored and job.schedule.is_placed:
             sharing[job.schedule].append(job.name)
     counts: Counter[int] = Counter()
+    movable: Counter[int] = Counter()
     starters: dict[int, list[str]] = defaultdict(list)
+    steady: list[str] = []
     for schedule, names in islice(sharing.items(), _MOST_SCHEDULES):
-        for minute in _minutes(schedule, begin):
-            counts[minute] += len(names)
+        starts = _minutes(schedule, begin)
+        counts.update({minute: len(names) for minute in starts})
+        if len(starts) == MINUTES:
+            steady += names[:_NAMED]
+            continue
+        for minute in starts:
+            movable[minute] += len(names)
             starters[minute] += names[: max(_NAMED - len(starters[minute]), 0)]
-    busiest = [(minute, jobs) for minute, jobs in counts.most_common() if jobs > 1]
+    busiest = [(minute, counts[minute]) for minute, jobs in movable.items() if jobs > 1]
     busiest.sort(key=lambda one: (-one[1], one[0]))
     return Pressure(
         begin=begin,
@@ -193,8 +203,8 @@ def pressure(jobs: Iterable[Subject], at: datetime) -> Pressure:
             Crowded(
                 at=begin + minute * MINUTE,
                 jobs=jobs,
-                names=tuple(starters[minute]),
-                quieter=tuple(begin + near * MINUTE for near in _quieter(minute, counts)),
+                names=tuple([*starters[minute], *steady][:_NAMED]),
+                quieter=tuple(begin + near * MINUTE for near in _quieter(minute, movable)),
             )
             for minute, jobs in busiest[:_BUSIEST]
         ),

@@ -92,7 +92,13 @@ def test_the_pressure_of_the_day_counts_jobs_by_minute_and_suggests_quieter_ones
 
 
 def test_a_job_of_every_second_counts_once_a_minute() -> None:
-    found = pressure([Subject(name="tick", schedule=cron("* * * * * *"))], AT)
+    tick = Subject(name="tick", schedule=cron("* * * * * *"))
+    two = [Subject(name=name, schedule=cron("0 2 * * *")) for name in ("a", "b")]
+    ticks = [Subject(name=f"tick{n}", schedule=every(seconds=n, anchor=AT)) for n in (5, 6)]
+    assert pressure([tick, *ticks], AT).busiest == ()
+    [crowded] = pressure([tick, *ticks, *two], AT).busiest
+    assert (crowded.jobs, crowded.names, crowded.quieter) == (5, ("a", "b", "tick", "tick5", "tick6"), ())
+    found = pressure([tick], AT)
     assert found.counts == (1,) * 1440
     assert found.busiest == ()
 
