@@ -70,6 +70,7 @@ def test_a_history_is_told_in_lines_and_as_json(waiting: str) -> None:
 def test_a_signal_is_sent_once_and_refused_when_nobody_will_take_it(waiting: str) -> None:
     words = ("runs", "signal", RUN, "approved", "--payload", '{"by": "ada"}', "--key", "form-1")
     assert call(waiting, *words, "--dry-run")[1] == f"{RUN} would be told approved\n"
+    assert json.loads(call(waiting, *words, "--dry-run", "--json")[1])["dry_run"] is True
     shown = json.loads(call(waiting, "runs", "show", RUN, "--json")[1])
     assert (shown["state"], shown["waits_for"]) == ("asleep", "signal:approved")
     assert call(waiting, *words)[:2] == (0, f"{RUN} was told approved\n")

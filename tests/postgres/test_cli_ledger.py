@@ -66,6 +66,7 @@ def call(url: str) -> Call:
 def apply(call: Call, *more: str) -> Any:
     code, done, err = call("jobs", "apply", "--app", "jobs.py", *more)
     assert (code, err) == (0, "")
+    assert done.pop("dry_run") == ("--dry-run" in more)
     return {action: sorted(names) for action, names in done.items()}
 
 
@@ -95,8 +96,8 @@ def test_an_older_generation_is_told_no(call: Call) -> None:
     assert (code, sorted(done["conflicts"]), err) == (1, ["greet", "nightly", "tick"], "")
     words = ("jobs", "apply", "--app", "jobs.py", "--generation", "4")
     lines = call(*words, json_wanted=False)[1].splitlines()
-    assert sorted(lines[:3])[0] == "kept by a higher generation: greet"
-    assert lines[3:] == ["3 kept by a higher generation"]
+    assert sorted(lines[:3])[0] == "kept by a higher generation or another owner: greet"
+    assert lines[3:] == ["3 kept by a higher generation or another owner"]
 
 
 def test_what_is_owed_is_listed_with_its_reason(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,6 +107,33 @@ def test_what_is_owed_is_listed_with_its_reason(call: Call, monkeypatch: pytest.
     owing = next(row for row in rows if row.startswith("tick "))
     assert owing[head.index("REASON") :] == "no scheduler is alive"
     assert int(owing[head.index("OWED") : head.index("REASON")]) > 0
+
+
+def test_the_audit_says_why_something_is_owed_unless_it_is_of_the_moment(
+    call: Call, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    apply(call)
+    monkeypatch.setenv("DULY_TIME_SHIFT", "30")
+    [owing] = call("audit")[1]["owing"]
+    assert (owing["job"], owing["reason"], owing["passing"]) == ("tick", "no scheduler is alive", False)
+    text = call("audit", json_wanted=False)[1]
+    assert f"owed tick: {owing['count']}" in text
+    assert f" since {owing['oldest']}: no scheduler is alive\n" in text
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(
+            """insert into duly.processes (id, role, host, pid, version, started_at, last_seen_at, expires_at, state)
+               select gen_random_uuid(), 'scheduler', 'box', 17, '1', at, at, at + interval '1 hour', 'running'
+                 from clock_timestamp() as at"""
+        )
+    [owing] = call("audit")[1]["owing"]
+    assert (owing["reason"], owing["passing"]) == ("due; the next decision takes it", True)
+    text = call("audit", json_wanted=False)[1]
+    assert "owed tick" not in text
+    assert "owed for less than a minute: " in text
+    monkeypatch.setenv("DULY_TIME_SHIFT", "300")
+    assert not call("audit")[1]["owing"][0]["passing"], (
+        "what is due for minutes is a backlog, whatever is said of it"
+    )
 
 
 def test_a_removed_job_is_not_found_any_more(call: Call) -> None:
@@ -155,12 +183,14 @@ def test_a_job_that_stands_still_says_so_beside_what_will_fire(call: Call) -> No
 
 def test_the_same_key_gives_the_same_run(call: Call) -> None:
     apply(call)
-    code, first, _ = call("jobs", "trigger", "nightly", "--key", "k1", "--args", '{"day": 3}')
-    assert (code, set(first), first["created"]) == (0, {"run", "created"}, True)
+    words = ("jobs", "trigger", "nightly", "--key", "k1", "--args", '{"day": 3}')
+    assert call(*words, "--dry-run")[1]["dry_run"] is True
+    code, first, _ = call(*words)
+    assert (code, first) == (0, {"run": first["run"], "created": True, "dry_run": False})
     assert first["run"].startswith("nightly@")
     assert first["run"].endswith("Z!k1")
     code, second, _ = call("jobs", "trigger", "nightly", "--key", "k1")
-    assert (code, second) == (0, {"run": first["run"], "created": False})
+    assert (code, second) == (0, {"run": first["run"], "created": False, "dry_run": False})
 
 
 def test_a_crontab_is_registered_and_its_oddities_are_remarked(call: Call, folder: Path) -> None:

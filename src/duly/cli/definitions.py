@@ -125,7 +125,7 @@ def trigger_job(
         lambda db: Catalog(db).trigger(job, key=key, args=arguments, author=author(), dry_run=dry_run),
     )
     if options.json:
-        document(triggered.document())
+        document({**triggered.document(), "dry_run": dry_run})
     else:
         what = "would be created" if dry_run else "created"
         line(f"{triggered.run}: {what if triggered.created else 'was there already'}")

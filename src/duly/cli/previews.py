@@ -113,7 +113,7 @@ def apply_jobs(
     )
     done = applied.document()
     if options.json:
-        document(done)
+        document({**done, "dry_run": dry_run})
     else:
         _tell_applied(done, dry_run)
     return NO if done["conflicts"] else 0
@@ -146,7 +146,7 @@ _DONE = {
     "edited": "edited",
     "unchanged": "unchanged",
     "removed": "removed",
-    "conflicts": "kept by a higher generation",
+    "conflicts": "kept by a higher generation or another owner",
     "absent": "not declared, and kept for its grace",
 }
 

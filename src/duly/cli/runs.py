@@ -185,7 +185,7 @@ def signal_run(options: Options, run: str, name: str, payload: Any, key: str | N
         lambda db: signals.send(db, run, name, payload, key=key, sender=author(), dry_run=dry_run),
     )
     if options.json:
-        document(sent.document())
+        document({**sent.document(), "dry_run": dry_run})
     else:
         word = "would be told" if dry_run else "was told" if sent.created else "had been told before:"
         line(f"{sent.run} {word} {name}")
