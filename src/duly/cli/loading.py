@@ -155,7 +155,7 @@ def _kind(app: str) -> str:
     if _PLACE.fullmatch(app):
         return "module"
     raise DefinitionError(
-        f"there is no file {app}", hint="write module:attribute, file.py, or the path of a crontab"
+        f"there is no file {app}", hint="write module:attribute, file.py, file.toml, or the path of a crontab"
     )
 
 

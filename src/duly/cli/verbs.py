@@ -123,7 +123,7 @@ _SHARED = (
         ["--app"],
         multiple=True,
         metavar="A",
-        help="Where jobs and tasks are: module:attribute, file.py, or a crontab. May be repeated.",
+        help="Where jobs and tasks are: module:attribute, file.py, file.toml, or a crontab. May be repeated.",
     ),
     click.Option(
         ["--format"],
