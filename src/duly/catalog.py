@@ -69,7 +69,7 @@ class Catalog:
         keep: int | None = None,
         plan: str | None = None,
     ) -> Applied:
-        """Create what is new, edit what differs, leave the rest alone; batch by batch, in bounded memory.
+        """Create what is new, edit what differs, leave the rest alone; batch by batch, and never held as a whole.
 
         A job that a higher ``generation`` declared is not touched and is named under ``conflicts``, and so is
         one of another owner when an ``owner`` is given. With ``prune`` the owner's jobs that are not among
@@ -77,7 +77,7 @@ class Catalog:
         under ``absent``; an older generation of this owner does not bring them back. With ``dry_run`` nothing is
         written and the answer is what would be done. ``keep`` bounds how many names each list of the answer has;
         ``counts`` is exact. ``plan`` is the token of a preview: when something is not as it was then, nothing more is
-        done. Raises Conflict for that.
+        done. Raises Conflict for that, and DefinitionError for a name that comes twice; earlier batches stay.
         """
         if prune and owner is None:
             raise DefinitionError("prune removes what an owner no longer declares; say whose with owner=")
@@ -87,8 +87,9 @@ class Catalog:
             jobs = list(jobs)
             wish = replace(wish, planned=await self._planned(jobs, plan, wish))
         present = array("q")
+        names = _Names()
         for batch in _batches(jobs, BATCH):
-            _refuse_doubles(batch)
+            names.refuse_doubles(batch)
             async with self.database.transaction("begin_long") as connection:
                 ids = await self._registration.batch(connection, batch, wish, applied)
             if prune:
@@ -332,9 +333,39 @@ def _batches(jobs: Iterable[Job], size: int) -> Iterator[list[Job]]:
         yield batch
 
 
-def _refuse_doubles(jobs: Sequence[Job]) -> None:
-    seen: set[tuple[str, str]] = set()
-    for job in jobs:
-        if (job.namespace, job.name) in seen:
-            raise DefinitionError(f"job {job.name!r} is declared twice; names are unique, rename one of them")
-        seen.add((job.namespace, job.name))
+class _Names:
+    """The names that one registration was given so far, as hashes: at most 32 bytes each, also for a million.
+
+    Two names of one hash would be refused as one. With a million names that happens once in thirty million
+    registrations, and not again: another process hashes otherwise.
+    """
+
+    def __init__(self) -> None:
+        self._slots = array("q", bytes(8 * 2 * BATCH))
+        self._held = 0
+
+    def refuse_doubles(self, jobs: Sequence[Job]) -> None:
+        """Take their names; raises DefinitionError for one that was there already."""
+        for job in jobs:
+            if 2 * self._held >= len(self._slots):
+                self._grow()
+            if not self._put(hash((job.namespace, job.name)) or 1):
+                raise DefinitionError(
+                    f"job {job.name!r} is declared twice; names are unique, rename one of them"
+                )
+
+    def _put(self, value: int) -> bool:
+        place = value % len(self._slots)
+        while held := self._slots[place]:
+            if held == value:
+                return False
+            place = (place + 1) % len(self._slots)
+        self._slots[place] = value
+        self._held += 1
+        return True
+
+    def _grow(self) -> None:
+        old, self._slots, self._held = self._slots, array("q", bytes(8 * 2 * len(self._slots))), 0
+        for value in old:
+            if value:
+                self._put(value)

@@ -298,8 +298,10 @@ async def test_a_job_that_is_given_twice_or_cannot_be_kept_stops_its_batch_and_n
         "unchanged": 1000,
         "created": 500,
     }
-    with pytest.raises(DefinitionError, match="twice"):
-        await client.jobs.apply([*tenants(1), *tenants(1)])
+    for first in (1, 1500):  # in one batch, and in another one than before
+        with pytest.raises(DefinitionError, match="twice"):
+            await client.jobs.apply([*tenants(first), *tenants(1, grace=1)])
+    assert (await client.jobs.get("bill-00000")).document["grace"] == 60
 
 
 async def test_the_memory_of_a_registration_does_not_grow_with_the_number_of_jobs(client: Client) -> None:
