@@ -39,7 +39,9 @@ _OUTCOMES = {
     "asleep": "asleep",
     "lost": "lost",
     "fenced": "fenced",
+    "cancelling": "cancelling",
     "cancelled": "cancelled",
+    "expired": "expired",
     "timed_out": "timed out",
     "parked": "parked",
 }

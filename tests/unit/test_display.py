@@ -101,3 +101,11 @@ def test_words_of_a_job_are_never_taken_for_markup() -> None:
     display = Display(now=lambda: AT + timedelta(0), console=console())
     display(event("failed", job="[bold]x[/bold]", run="r", error="[red]no[/red]"))
     assert "[bold]x[/bold]" in screen(display)
+
+
+def test_a_run_that_is_being_stopped_or_that_nobody_started_in_time_is_shown_as_such() -> None:
+    display = Display(now=lambda: AT, console=console())
+    display(event("started", job="one", run="r"))
+    for word in ("cancelling", "expired"):
+        display(event(word, job="one", run="r"))
+        assert word in screen(display)
