@@ -257,6 +257,7 @@ async def test_secrets_come_from_the_environment_and_are_never_told(
     for absent in ("BROKEN", "PGPASSWORD", "ABSENT"):
         end = await call("/status/200", headers={"X-Key": f"${{{absent}}}"})
         assert "X-Key" in end.error["message"]
+        assert ("kept from jobs" in end.error["message"]) == (absent == "PGPASSWORD")
         ends.append(end)
     assert len(web.asked) == 1
     assert "s3cret" not in str(ends)

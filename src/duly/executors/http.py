@@ -247,7 +247,9 @@ def _filled(value: str, what: str) -> str:
 
     def fill(match: Any) -> str:
         name = match.group(1)
-        found = None if name in _PRIVATE else os.environ.get(name)
+        if name in _PRIVATE:
+            raise _Refused(f"{what} names ${{{name}}}, which is kept from jobs: a password may stand in it")
+        found = os.environ.get(name)
         if found is None:
             raise _Refused(f"{what} names ${{{name}}}, which the worker's environment does not give")
         return found
