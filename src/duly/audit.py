@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import islice
 from typing import Any
@@ -19,6 +19,7 @@ from duly.clock import text
 from duly.cluster import Overtaken, overtaken
 from duly.errors import DefinitionError, NotFound
 from duly.generations import unbalanced
+from duly.owing import Owing, explained
 from duly.postgres import Connection, Database, Row
 from duly.recount import Counter, Unreadable, counter, instant, micros
 
@@ -30,6 +31,9 @@ NAMED = 100
 
 LISTED = 10_000
 """Findings that a report lists; beyond, they are only counted."""
+
+OWING = 100
+"""Jobs of which a report says what they owe and why; beyond, they are only counted."""
 
 _KEPT = 100_000
 _FOREVER = 1 << 62
@@ -82,16 +86,6 @@ class Answer:
         }
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Owing:
-    """What a job owes: how many instants up to the end of what was asked about, and the oldest of them."""
-
-    job_id: int
-    job: str
-    count: int
-    oldest: datetime
-
-
 @dataclass(kw_only=True, slots=True)
 class Totals:
     """What the audit counts, over all jobs."""
@@ -134,6 +128,8 @@ class Report:
             "findings_total": self.totals.findings,
             "policies": [answer.document() for answer in self.policies],
             "leadership": [each.document() for each in self.leadership],
+            "owing": [each.document() for each in self.owing],
+            "owing_total": self.totals.owing,
         }
 
 
@@ -143,14 +139,17 @@ async def audit(
     from_at: datetime | None = None,
     to_at: datetime | None = None,
     job: str | None = None,
+    owing: int = OWING,
 ) -> Report:
     """Check every tile whose end lies in ``(from_at, to_at]``, of one job or of all, removed ones included.
 
     The decisions of leaders in that time are checked too: of all leases, or of those that the job ever named.
+    Of at most ``owing`` jobs it says what they owe up to ``to_at`` and why, those with the oldest first.
     Raises NotFound when there is no job of that name, DefinitionError when the time ends before it begins.
     """
     async with database.transaction("begin_snapshot") as connection:
-        return await audit_within(database, connection, from_at=from_at, to_at=to_at, job=job)
+        report = await audit_within(database, connection, from_at=from_at, to_at=to_at, job=job, owing=owing)
+        return replace(report, owing=await explained(database, connection, report.owing, report.as_of))
 
 
 async def audit_within(

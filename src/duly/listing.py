@@ -217,7 +217,13 @@ async def named(database: Database, connection: Connection, name: str) -> Row:
 
 async def job_row(database: Database, connection: Connection, job_id: int) -> Row:
     """One job as ``listed_jobs`` gives it."""
-    row = await database.row(
+    row = await _listed(database, connection, job_id)
+    assert row is not None
+    return row
+
+
+async def _listed(database: Database, connection: Connection, job_id: int) -> Row | None:
+    return await database.row(
         connection,
         "audit",
         "listed_jobs",
@@ -228,8 +234,6 @@ async def job_row(database: Database, connection: Connection, job_id: int) -> Ro
         after_id=None,
         limit=1,
     )
-    assert row is not None
-    return row
 
 
 async def _job_documents(
@@ -248,9 +252,9 @@ async def _job_documents(
 async def reasons_of(
     database: Database, connection: Connection, job_ids: Sequence[int]
 ) -> dict[int, str | None]:
-    """Why what these jobs owe has not been decided, as their list says it."""
-    rows = [await job_row(database, connection, job_id) for job_id in job_ids]
-    documents = await _job_documents(database, connection, rows)
+    """Why what these jobs owe has not been decided, as their list says it; nothing of one that has no promise."""
+    rows = [await _listed(database, connection, job_id) for job_id in job_ids]
+    documents = await _job_documents(database, connection, [row for row in rows if row is not None])
     return {document["id"]: document["reason"] for document in documents}
 
 
@@ -370,6 +374,13 @@ def owed_reason(row: Row, alive: Row, lack: Lack | None) -> str:
     still = stands_still(row)
     if still is not None:
         return still
+    try:
+        return _undecided(row, alive, lack)
+    except (AttributeError, KeyError, TypeError):
+        return "what it answers cannot be read"
+
+
+def _undecided(row: Row, alive: Row, lack: Lack | None) -> str:
     durable = row["policy"].get("mechanism") == "durable"
     if durable and not alive["workers"]:
         return "no worker is alive"

@@ -58,6 +58,26 @@ async def test_a_ledger_without_jobs_is_clean(past: History) -> None:
         "findings_total": 0,
         "policies": [],
         "leadership": [],
+        "owing": [],
+        "owing_total": 0,
+    }
+
+
+@pytest.mark.parametrize("spoiled", ["[]", "{}", '{"overlap": 7, "max_running": "x"}'])
+async def test_what_a_job_owes_whose_answers_are_spoiled_is_counted_all_the_same(
+    past: History, spoiled: str
+) -> None:
+    await past.job("j", every(minutes=1, anchor=NOON))
+    await past.process(past.scheduler, "up", NOON, NOON + timedelta(hours=1))
+    await past.execute("update duly.policies set definition = %s::jsonb", spoiled)
+    past.clock.set(NOON + timedelta(minutes=3))
+    [owing] = (await audit(past.database)).document()["owing"]
+    assert owing == {
+        "job": "j",
+        "count": 3,
+        "oldest": "2027-01-05T12:01:00Z",
+        "reason": "what it answers cannot be read",
+        "passing": False,
     }
 
 

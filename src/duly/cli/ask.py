@@ -91,6 +91,7 @@ def _tell(report: Report) -> None:
         f"as of {text(report.as_of)}: {totals.jobs} jobs, {totals.occurrences} occurrences: "
         f"{totals.runs} runs and {totals.skipped} skipped; {totals.owed} owed"
     )
+    _tell_owing(report)
     line(f"unaccounted {totals.unaccounted}, double {totals.double}, findings {totals.findings}")
     for found in report.findings:
         at = f" {text(found.scheduled_at)}" if found.scheduled_at is not None else ""
@@ -103,6 +104,21 @@ def _tell(report: Report) -> None:
             ("JOB", "CATCHUP", "BY", "SINCE", "REVISION"),
             [(each.job, each.catchup, each.author, text(each.at), each.revision) for each in report.policies],
         )
+
+
+def _tell_owing(report: Report) -> None:
+    """Who owes what, since when and why; what is of the moment in one line."""
+    passing = [each for each in report.owing if each.passing]
+    for each in report.owing:
+        if not each.passing:
+            line(f"owed {each.job}: {each.count} since {text(each.oldest)}: {each.reason}")
+    if passing:
+        line(
+            f"owed for less than a minute: {sum(each.count for each in passing)} of {len(passing)} jobs, "
+            "which are being decided or wait for a run of their own job"
+        )
+    if report.totals.owing > len(report.owing):
+        line(f"owed: {report.totals.owing - len(report.owing)} more jobs owe something, for less long")
 
 
 @verb("explain", example="duly explain nightly_sales 2027-03-28T01:00:00Z")
