@@ -108,6 +108,28 @@ def test_a_line_that_cannot_be_kept_is_refused_by_its_number(line: str, what: st
     assert what in error.message
 
 
+@pytest.mark.parametrize(
+    ("line", "column", "format"),
+    [
+        ("0 3 2 * * * /bin/x", 11, "user"),
+        ("*/5 0 2 * * ? /bin/x", 13, "user"),
+        ("0 0 2 * * */2 /bin/x", 11, "user"),
+        ("@daily *", 8, "user"),
+        ("0 3 2 * * * root /bin/x", 11, "system"),
+        ("0 2 * * * root * /bin/x", 16, "system"),
+    ],
+)
+def test_six_fields_are_asked_about_and_no_star_is_run(line: str, column: int, format: Format) -> None:
+    error = refusal(line, format)
+    assert (error.line, error.column) == (2, column)
+    assert "are these six fields? a crontab has five" in error.message
+    assert "take the seconds out" in (error.hint or "")
+
+
+def test_a_star_within_a_word_is_no_field() -> None:
+    assert one("0 2 * * * *.sh").command == "*.sh"
+
+
 def test_the_column_of_a_mistake_is_that_of_the_line() -> None:
     error = refusal("\t 0 5 32 * *  run")
     assert isinstance(error, ScheduleError)
@@ -224,6 +246,8 @@ def test_nothing_is_guessed_below_a_zone_that_is_none() -> None:
         (r"a \\% b", r"a \\", " b\n"),
         (r"sleep $((RANDOM \% 4096))", "sleep $((RANDOM % 4096))", None),
         ("a\\", "a\\", None),
+        (r"a \\\\ b", r"a \\\\ b", None),
+        ("%a", "", "a\n"),
     ],
 )
 def test_a_percent_sign_ends_the_command_unless_it_is_escaped(
@@ -393,6 +417,7 @@ def test_the_place_of_a_file_tells_its_format() -> None:
     [
         "0 1 * * * root tidy\n0 2 * * * report\n",
         "0 1 * * * backup now\n",
+        "0 1 * * * deploy /bin/y\n@daily deploy /bin/z -q\n",
     ],
 )
 def test_what_could_be_both_formats_is_asked(text: str) -> None:
@@ -402,6 +427,21 @@ def test_what_could_be_both_formats_is_asked(text: str) -> None:
     assert (refused.line, refused.column) == (2, 11)
     assert refused.error.hint == "say --format system or --format user"
     assert "the user who runs the command" in (refused.question or "")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "0 1 * * * deploy /bin/y\n",
+        "0 1 * * * deploy /bin/y\n0 2 * * * report /bin/y\n",
+        "0 1 * * * deploy /bin/y\n0 2 * * * deploy now\n",
+        "0 1 * * * php /srv/a.php\n0 2 * * * php /srv/b.php\n",
+        "0 1 * * * cd /srv && a\n0 2 * * * cd /srv && b\n",
+        "0 1 * * * /opt/run /srv/a\n0 2 * * * /opt/run /srv/b\n",
+    ],
+)
+def test_commands_with_a_path_behind_them_are_no_users(text: str) -> None:
+    assert {entry.user for entry in answered(text)} == {None}
 
 
 def test_a_users_crontab_is_known_without_being_asked() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from duly.importers.crontab import read
+from duly.importers.reading import Dialect
 from unit.test_crontab import answered, instants, one, refusal
 
 
@@ -62,10 +63,54 @@ def test_a_daemon_refuses_the_forms_of_another(dialect: str, line: str) -> None:
     assert refusal(f"# duly-default: dialect={dialect}\n{line}").line == 3
 
 
-@pytest.mark.parametrize(("column", "user"), [("www:wheel/daemon", "www"), ("a.b-c@x$", "a.b-c@x$")])
-def test_a_group_and_a_login_class_are_no_part_of_the_user(column: str, user: str) -> None:
-    (entry,) = answered(f"0 5 * * * {column} run it", "system")
+@pytest.mark.parametrize(
+    ("column", "user", "warned"),
+    [("www:wheel/daemon", "www", ["group"]), ("www/x", "www", ["group"]), ("a.b-c@x$", "a.b-c@x$", [])],
+)
+def test_a_group_and_a_login_class_are_no_part_of_the_user(column: str, user: str, warned: list[str]) -> None:
+    (entry,) = answered(f"# duly-default: dialect=bsd\n0 5 * * * {column} run it", "system")
     assert (entry.user, entry.command) == (user, "run it")
+    assert [caution.rule for caution in entry.warnings] == warned
+
+
+@pytest.mark.parametrize("dialect", ["vixie", "cronie", "duly"])
+def test_only_bsd_knows_a_group_behind_a_user(dialect: str) -> None:
+    error = refusal(f"# duly-default: dialect={dialect}\n0 5 * * * bob:staff/x run", "system")
+    assert (error.line, error.column) == (3, 11)
+    assert "no user to any other" in error.message
+    found = read("0 5 * * * bob:staff run\n", file="x", format="system", catchup="all", comparing=True)
+    assert "which daemon" in (found.refused[0].question or "")
+
+
+@pytest.mark.parametrize(
+    ("dialect", "command", "warned"),
+    [
+        ("vixie", r"sed 's/\./%/'", ["backslash"]),
+        ("bsd", r"sed 's/\./%/'", ["backslash"]),
+        ("cronie", r"sed 's/\\./%/'", []),
+        ("duly", r"sed 's/\\./%/'", []),
+        (None, r"sed 's/\\./%/'", []),
+    ],
+)
+def test_two_backslashes_are_one_to_some_daemons(
+    dialect: Dialect | None, command: str, warned: list[str]
+) -> None:
+    text = "0 5 * * * sed 's/\\\\./\\%/'\n"
+    (entry,) = read(text, file="x", catchup="all", dialect=dialect).entries
+    assert (entry.command, [caution.rule for caution in entry.warnings]) == (command, warned)
+
+
+def test_whose_backslashes_they_are_is_asked_where_a_daemon_is_replaced() -> None:
+    found = read("0 5 * * * a%\\\\\n0 5 * * * sed 's/\\\\./x/'\n", file="x", catchup="all", comparing=True)
+    assert [entry.stdin for entry in found.entries] == ["\\\\\n"]
+    (refused,) = found.refused
+    assert (refused.line, refused.column) == (2, 18)
+    assert "which daemon" in (refused.question or "")
+
+
+def test_a_directive_above_an_entry_says_whose_flags_it_has() -> None:
+    assert one("# duly: dialect=bsd\n0 5 * * * -n run").command == "run"
+    assert one("# duly: dialect=cronie\n-0 5 * * * run").command == "run"
 
 
 def test_a_users_crontab_that_is_taken_for_a_system_one_is_noticed() -> None:

@@ -189,6 +189,13 @@ def test_an_anacrontab_is_recognised_by_its_lines_alone() -> None:
     assert all("anacrontab" in refused.reason for refused in found.refused)
 
 
+def test_the_entry_for_a_line_of_an_anacrontab_has_its_percent_signs_escaped() -> None:
+    found = read("1 5 daily date +%F-\\%T\n", file="x", catchup="latest")
+    entry = (found.refused[0].error.hint or "").split('"')[3]
+    assert entry == r"5 3 * * * date +\%F-\%T"
+    assert read(entry + "\n", file="x", catchup="latest").entries[0].command == "date +%F-%T"
+
+
 def test_a_file_from_elsewhere_is_read_and_remarked() -> None:
     found = reading("BH-22")
     assert [entry.name for entry in found.entries] == ["first", "third"]

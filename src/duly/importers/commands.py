@@ -7,52 +7,57 @@ import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from duly.importers.reading import Dialect
+
 _SHELLS = frozenset({"sh", "bash", "dash", "ash", "zsh", "ksh"})
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 _LONGEST_NAME = 190  # leaves room for the number that tells two jobs apart
 _DEEPEST = 8
 _LOOKED_AT = 4_096  # characters of a command in which its name is looked for
+_TAKE_ONE_OFF = frozenset({"vixie", "bsd"})
+"""Who takes one of two backslashes off: Debian's cron and FreeBSD's; cronie and OpenBSD's leave both."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cut:
     """A command as cron runs it: the text before the first bare ``%``, and what is fed to its input.
 
-    ``stdin`` is None where there is no bare ``%``; ``at`` is the 0-based place of the first one.
+    ``stdin`` is None where there is no bare ``%``; ``at`` is the 0-based place of the first one, ``doubled``
+    that of the first two backslashes in the command.
     """
 
     command: str
     stdin: str | None
     at: int | None
+    doubled: int | None = None
 
 
-def cut(text: str) -> Cut:
-    r"""Cut at the first bare ``%`` as Debian's cron does: ``\%`` is a plain ``%``, other backslashes stay.
+def cut(text: str, dialect: Dialect | None = None) -> Cut:
+    r"""Cut at the first bare ``%`` as this daemon does: ``\%`` is a plain ``%``.
 
-    In the input each further bare ``%`` is a new line, and the input ends with one.
+    Of two backslashes in the command Debian's cron and FreeBSD's take one off; else all others stay. In the
+    input each further bare ``%`` is a new line, and the input ends with one.
     """
-    command, at = _until_percent(text)
-    if at is None:
-        return Cut(command=command, stdin=None, at=None)
-    return Cut(command=command, stdin=_input(text[at + 1 :]), at=at)
-
-
-def _until_percent(text: str) -> tuple[str, int | None]:
+    unescaped = "%\\" if dialect in _TAKE_ONE_OFF else "%"
     taken: list[str] = []
     escaped = False
+    at = doubled = None
     for place, sign in enumerate(text):
         if escaped:
-            if sign == "%":
-                taken[-1] = sign
-            else:
-                taken.append(sign)
+            if sign == "\\" and doubled is None:
+                doubled = place - 1
+            if sign in unescaped:
+                taken.pop()
+            taken.append(sign)
             escaped = False
             continue
         if sign == "%":
-            return "".join(taken), place
+            at = place
+            break
         taken.append(sign)
         escaped = sign == "\\"
-    return "".join(taken), None
+    stdin = None if at is None else _input(text[at + 1 :])
+    return Cut(command="".join(taken), stdin=stdin, at=at, doubled=doubled)
 
 
 def _input(text: str) -> str:

@@ -17,29 +17,29 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from os.path import normpath
-from typing import Any, get_args
+from typing import Any
 
 from duly.errors import CatchupMissing, DefinitionError, DulyError, ScheduleError
 from duly.importers.cautions import differences, warnings
-from duly.importers.commands import cut, name_of
-from duly.importers.daemons import EXPRESSIONS, WHICH, honours_cron_tz, meant, unflagged
+from duly.importers.commands import Cut, name_of
+from duly.importers.daemons import (
+    EXPRESSIONS,
+    WHICH,
+    honours_cron_tz,
+    meant,
+    unescaped,
+    unflagged,
+    unlogged,
+)
 from duly.importers.directives import Directive, directive, said_format
 from duly.importers.elsewhere import blocks, is_anacrontab, of_anacron
-from duly.importers.lines import (
-    ACCOUNT,
-    ASSIGNED,
-    FIELD,
-    Format,
-    Split,
-    format_of,
-    is_account_name,
-    is_certain,
-    split,
-)
+from duly.importers.lines import ASSIGNED, Format, Split, format_of, is_account_name, split
 from duly.importers.reading import Caution, Dialect, Entry, Question, Reading, Refused, Remark
+from duly.importers.users import refuse_field, told
 from duly.importers.variables import CRON, SHELL, assignment
 from duly.jobs import make_job
 from duly.schedules import parse
+from duly.tasks import shell_task
 
 LARGEST = 1024 * 1024
 """The largest crontab that is read, in characters."""
@@ -232,8 +232,7 @@ class _Reader:
         values.pop("format", None)  # answered before the first line was read
         if "environment" in values:
             self.environment = dict(CRON) if values.pop("environment") == "cron" else {}
-        if values.get("dialect") in get_args(Dialect):
-            self.dialect = values.pop("dialect")
+        self.dialect = values.pop("dialect", self.dialect)
         self.defaults.update(values)
 
     def disabled(self, line: str) -> bool:
@@ -298,29 +297,33 @@ class _Reader:
     def entry(self, number: int, line: str) -> None:
         """A schedule and a command, with the answers that stand above."""
         pending, self.pending = self.pending, []
-        line, taken, odd = self.unlogged(line)
+        answers = _answers(pending)
+        dialect: Dialect | None = answers.pop("dialect", self.dialect)
+        line, taken, odd = unlogged(line, dialect)
         parts = split(line, taken)
         self.check_blanks(parts)
         self.check_zone()
-        answers = _answers(pending)
         if not self.said_zone and "tz" not in answers and self.unzoned is None:
             self.unzoned = number
         zone = str(answers.pop("tz", self.zone))
-        schedule, dialect, more = self.schedule(parts, zone, answers)
-        user, rest, at = self.user(parts, answers)
-        command, flags = unflagged(rest, at + 1, self.dialect)
+        schedule, more = self.schedule(parts, zone, dialect)
+        who = told(parts, answers.pop("user", None), system=self.system, dialect=dialect)
+        rest, flags = unflagged(who.rest, who.at + 1, dialect)
+        column = who.at + 1 + len(who.rest) - len(rest)
+        refuse_field(rest, column)
+        command, slashes = unescaped(rest, column, dialect, ask=self.comparing)
         self.found.append(
             _Found(
                 line=number,
                 text=line,
-                column=at + 1 + len(rest) - len(command),
+                column=column,
                 schedule=schedule,
                 zone=zone,
-                user=user,
-                rest=command,
+                user=who.user,
+                command=command,
                 environment=dict(self.environment),
-                answers={**self.defaults, **answers, "dialect": dialect},
-                cautions=(*odd, *more, *flags, *self.looks_like_a_user(parts)),
+                answers={**self.defaults, **answers, "dialect": EXPRESSIONS[dialect or "vixie"]},
+                cautions=(*odd, *more, *flags, *slashes, *who.cautions),
                 block=self.blocks.get(number),
                 mailto=self.mailto,
                 delay=self.delay,
@@ -343,22 +346,6 @@ class _Reader:
             raise Question(error, WHICH)
         raise error
 
-    def unlogged(self, line: str) -> tuple[str, int, list[Caution]]:
-        """Cronie takes a ``-`` in front of an entry: do not log it."""
-        start = len(line) - len(line.lstrip(" \t"))
-        if self.dialect != "cronie" or line[start : start + 1] != "-":
-            return line, start, []
-        words = "the - in front was taken off: cronie does not log that it ran"
-        return line, start + 1, [Caution(rule="flag", words=words)]
-
-    def looks_like_a_user(self, parts: Split) -> list[Caution]:
-        """A user's crontab by word, whose command begins with the name of an account."""
-        words = parts.rest.split()
-        if self.system or len(words) < 2 or not is_certain(words[0]):
-            return []
-        said = f"{words[0]!r} is read as the command; if it is the user, say --format system"
-        return [Caution(rule="format", words=said)]
-
     def check_blanks(self, parts: Split) -> None:
         """A blank that only looks like one is part of a word for cron."""
         found = _BLANKS.search(parts.schedule)
@@ -369,8 +356,8 @@ class _Reader:
                 hint="write an ordinary blank or a tab there",
             )
 
-    def schedule(self, parts: Split, zone: str, answers: Mapping[str, Any]) -> tuple[str, str, list[Caution]]:
-        """The schedule as it is meant, the dialect of its fields, and what is odd about it."""
+    def schedule(self, parts: Split, zone: str, dialect: Dialect | None) -> tuple[str, list[Caution]]:
+        """The schedule as it is meant, and what is odd about it."""
         if parts.schedule.lower() == "@reboot":
             raise DefinitionError(
                 "@reboot names no instant, so nothing could be accounted for",
@@ -383,50 +370,16 @@ class _Reader:
                 column=parts.schedule_at + 1,
                 hint="correct it, or put # in front",
             )
-        said = answers.get("dialect", self.defaults.get("dialect", self.dialect))
-        daemon = said if said in get_args(Dialect) else None
-        text, cautions = parts.schedule, list[Caution]()
-        if said == daemon:
-            text, cautions = meant(parts.schedule, parts.schedule_at, daemon)
-        dialect = str(said) if daemon is None and said is not None else EXPRESSIONS[daemon or "vixie"]
+        text, cautions = meant(parts.schedule, parts.schedule_at, dialect)
         try:
-            parse(text, zone, dialect=dialect)
+            parse(text, zone, dialect=EXPRESSIONS[dialect or "vixie"])
         except ScheduleError as error:
             if error.column is not None:
                 error.column += parts.schedule_at
             if "runs backwards" in error.message:
                 raise Question(error, "was the range meant to wrap around? cron never runs it") from None
             raise
-        return text, dialect, cautions
-
-    def user(self, parts: Split, answers: dict[str, Any]) -> tuple[str | None, str, int]:
-        """The user of a system crontab, the command's text, and its place in the line."""
-        rest, at = parts.rest, parts.rest_at
-        user: str | None = answers.pop("user", None)
-        if self.system:
-            found = FIELD.match(rest)
-            column = found.group() if found else None
-            if column and not ACCOUNT.fullmatch(column):
-                raise DefinitionError(
-                    f"{column!r} is no user's name",
-                    column=at + 1,
-                    hint="a user stands between the fields and the command of a system crontab; "
-                    "if this is a user's, say --format user",
-                )
-            if user is not None:
-                raise DefinitionError("the user stands in the line already", hint="take user= out")
-            user = re.split(r"[:/]", column)[0] if column else None
-            after = rest[found.end() :] if found else ""
-            rest = after.lstrip(" \t")
-            at += len(parts.rest) - len(rest)
-        if not rest:
-            wanted = "a user and a command" if self.system else "a command"
-            raise DefinitionError(f"{wanted} must follow the schedule", column=len(parts.rest) + at + 1)
-        if "\0" in rest:
-            raise DefinitionError(
-                "a NUL character cannot stand in a command", column=at + rest.find("\0") + 1
-            )
-        return user, rest, at
+        return text, cautions
 
     def reading(self) -> Reading:
         """Give the jobs their names and check their answers; called once, at the end of the file."""
@@ -456,7 +409,7 @@ class _Reader:
 
     def job(self, name: str, found: _Found) -> Entry:
         """The entry with its job; raises the DulyError that says what is wrong with its answers."""
-        parts = cut(found.rest)
+        parts = found.command
         answers = {key: value for key, value in found.answers.items() if key != "name"}
         shell = {key: answers.pop(key) for key in _SHELL_KEYS if key in answers}
         job = make_job(
@@ -465,7 +418,7 @@ class _Reader:
             tz=found.zone,
             source=self.file,
             owner=owner(self.file, found.block),
-            task=_task(parts.command, parts.stdin, found.environment, found.user, shell),
+            task=_task(name, found, shell),
             **answers,
         )
         others = differences(job, mailto=found.mailto, delay=found.delay, at=self.at)
@@ -495,7 +448,7 @@ class _Found:
     schedule: str
     zone: str
     user: str | None
-    rest: str
+    command: Cut
     environment: dict[str, str]
     answers: dict[str, Any]
     cautions: tuple[Caution, ...]
@@ -530,7 +483,7 @@ def _named(found: list[_Found]) -> Iterator[tuple[str, _Found]]:
         if "name" in entry.answers:
             yield str(entry.answers["name"]), entry
             continue
-        base = name_of(cut(entry.rest).command)
+        base = name_of(entry.command.command)
         number = numbers.get(base, 1)
         name = base if number == 1 else f"{base}-{number}"
         while name in taken:
@@ -541,22 +494,18 @@ def _named(found: list[_Found]) -> Iterator[tuple[str, _Found]]:
         yield name, entry
 
 
-def _task(
-    command: str, stdin: str | None, environment: dict[str, str], user: str | None, more: Mapping[str, Any]
-) -> dict[str, Any]:
+def _task(name: str, found: _Found, more: Mapping[str, Any]) -> dict[str, Any]:
     """The shell task of an entry: by ``/bin/sh -c``, or by the shell that the crontab names."""
-    shell = environment.get("SHELL", SHELL)
-    return {
-        "kind": "shell",
-        "command": command if shell == SHELL else [shell, "-c", command],
-        "env": environment,
-        "cwd": environment.get("HOME"),
-        "user": user,
-        "stdin": stdin,
-        "output_limit": 1_048_576,
-        "ok_codes": [0],
-        **more,
-    }
+    shell = found.environment.get("SHELL", SHELL)
+    command = found.command.command
+    return shell_task(
+        name,
+        command if shell == SHELL else [shell, "-c", command],
+        env=found.environment,
+        user=found.user,
+        stdin=found.command.stdin,
+        **{"cwd": found.environment.get("HOME"), **more},
+    )
 
 
 __all__ = ["LARGEST", "Caution", "Entry", "Format", "Reading", "Refused", "Remark", "owner", "read"]

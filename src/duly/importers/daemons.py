@@ -1,6 +1,7 @@
 """Where the crons differ: what one and the same text of a schedule means to each of them.
 
-Rules: ``entry.c`` of Debian's cron 3.0pl1, of cronie, and of FreeBSD's cron, with their crontab(5).
+Rules: ``entry.c`` and ``do_command.c`` of Debian's cron 3.0pl1, of cronie, and of FreeBSD's cron, with their
+crontab(5).
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import re
 
 from duly.errors import DefinitionError, ScheduleError
+from duly.importers.commands import Cut, cut
 from duly.importers.reading import Caution, Dialect, Question
 
 WHICH = "which daemon reads this file: vixie (Debian, Ubuntu), cronie (Red Hat, Arch) or bsd? say --dialect"
@@ -127,6 +129,15 @@ def _random(text: str, word: str, column: int) -> ScheduleError:
     )
 
 
+def unlogged(line: str, dialect: Dialect | None) -> tuple[str, int, list[Caution]]:
+    """Where an entry begins: cronie takes a ``-`` in front of it, which says not to log it."""
+    start = len(line) - len(line.lstrip(" \t"))
+    if dialect != "cronie" or line[start : start + 1] != "-":
+        return line, start, []
+    words = "the - in front was taken off: cronie does not log that it ran"
+    return line, start + 1, [Caution(rule="flag", words=words)]
+
+
 def unflagged(rest: str, column: int, dialect: Dialect | None) -> tuple[str, list[Caution]]:
     """A command without the flags that BSD's cron takes in front of it.
 
@@ -145,6 +156,37 @@ def unflagged(rest: str, column: int, dialect: Dialect | None) -> tuple[str, lis
         error.hint = "take it out, or say --dialect bsd"
         raise Question(error, WHICH)
     raise error
+
+
+def unescaped(rest: str, column: int, dialect: Dialect | None, *, ask: bool) -> tuple[Cut, list[Caution]]:
+    """A command cut as this daemon cuts it, and what is odd about its backslashes.
+
+    Raises Question where they would be others to another daemon and one must be meant (``ask``), DefinitionError
+    for a command that is empty.
+    """
+    found = cut(rest, dialect)
+    if not found.command:
+        raise DefinitionError(
+            "a bare % stands in front, so there is no command",
+            column=column,
+            hint=r"write \% for a percent sign",
+        )
+    if found.doubled is None or dialect in ("cronie", "duly"):
+        return found, []
+    if dialect is not None:
+        words = {
+            "vixie": "Debian's cron takes one of two backslashes off the command",
+            "bsd": "FreeBSD's cron takes one of two backslashes off the command; OpenBSD's leaves both",
+        }[dialect]
+        return found, [Caution(rule="backslash", words=words)]
+    if ask:
+        error = DefinitionError(
+            r"of \\ in a command Debian's cron and FreeBSD's take one off, cronie leaves both",
+            column=column + found.doubled,
+            hint="say --dialect",
+        )
+        raise Question(error, WHICH)
+    return found, []
 
 
 def _without_flags(rest: str) -> tuple[str, list[Caution]]:

@@ -67,8 +67,9 @@ def of_anacron(line: str) -> DefinitionError:
     days = _PERIODS.get(found["period"]) if found else None
     if found and days and len(found["delay"]) < 4 and int(found["delay"]) < 21 * 60:
         hour, minute = divmod(3 * 60 + int(found["delay"]), 60)
+        command = re.sub(r"\\?%", r"\\%", found["command"])  # anacron knows no %
         error.hint = (
             f'write "# duly: name={found["name"]} catchup=latest" and below it '
-            f'"{minute} {hour} {days} {found["command"]}"'
+            f'"{minute} {hour} {days} {command}"'
         )
     return error

@@ -15,7 +15,16 @@ Format = Literal["user", "system", "auto"]
 _CERTAIN = frozenset({"root", "nobody", "daemon", "operator", "www-data"})
 """Accounts that no command is named after; one is enough to see that a user stands in the lines."""
 
+_TAKE_A_PATH = frozenset(
+    ["awk", "bash", "bundle", "cat", "cd", "chronic", "cp", "curl", "dash", "docker", "env", "exec", "find", "flock",
+     "git", "ionice", "java", "ksh", "logrotate", "lua", "make", "mkdir", "mv", "nice", "node", "nohup", "perl", "php",
+     "python", "python2", "python3", "rm", "rsync", "ruby", "run-parts", "sh", "source", "sudo", "systemctl", "tar",
+     "test", "timeout", "touch", "tsx", "uv", "wget", "zsh"]
+)  # fmt: skip
+"""Commands that often have a path as their first word, known also where this machine has none of the kind."""
+
 _COMMANDS = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
+_ACCOUNT = re.compile(r"[a-z_][a-z0-9_-]{0,31}")
 ACCOUNT = re.compile(r"[A-Za-z_][A-Za-z0-9_.@-]*\$?(:[A-Za-z0-9_.-]+)?(/[A-Za-z0-9_.-]+)?")
 """A user of a system crontab; BSD's cron takes a group and a login class behind it."""
 FIELD = re.compile(r"[^ \t]+")
@@ -66,7 +75,7 @@ def format_of(
     )
     if certain and everywhere:
         return "system"
-    if not certain and not everywhere:
+    if not certain and not everywhere and not _alike([words for _, words in sixth]):
         return "user"
     first, word = certain[0] if certain else (sixth[0][0], sixth[0][1][0])
     open_one = (
@@ -79,6 +88,24 @@ def format_of(
     raise Question(error, open_one)
 
 
+def _alike(begins: list[list[str]]) -> bool:
+    """Have all entries, two or more, the same word in front of a path, which no command is known by?
+
+    So has a system crontab whose users this machine does not know.
+    """
+    first = {words[0] for words in begins if words}
+    if len(begins) < 2 or len(first) != 1 or not all(words[1:] and words[1][0] == "/" for words in begins):
+        return False
+    (word,) = first
+    return _ACCOUNT.fullmatch(word) is not None and not _is_command(word)
+
+
+def _is_command(word: str) -> bool:
+    import shutil  # late: only a crontab needs it
+
+    return word in _TAKE_A_PATH or shutil.which(word, path=_COMMANDS) is not None
+
+
 def is_certain(word: str) -> bool:
     """Is this the name of an account after which no command is called?"""
     return word in _CERTAIN
@@ -86,13 +113,12 @@ def is_certain(word: str) -> bool:
 
 def is_account_name(word: str) -> bool:
     """Is this a user of this machine, and no command of it?"""
-    if not re.fullmatch(r"[a-z_][a-z0-9_-]{0,31}", word):
+    if not _ACCOUNT.fullmatch(word):
         return False
-    import pwd  # late: only a crontab needs them
-    import shutil
+    import pwd  # late: only a crontab needs it
 
     try:
         pwd.getpwnam(word)
     except KeyError:
         return False
-    return shutil.which(word, path=_COMMANDS) is None
+    return not _is_command(word)
