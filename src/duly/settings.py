@@ -18,7 +18,8 @@ DECISION_BOUND = 5.0  # seconds: the server ends a deciding transaction that tak
 class Settings:
     """What can be set, with its default. Durations are seconds.
 
-    Each field is a key of ``[duly]`` in ``duly.toml`` and, as ``DULY_`` + upper case, of the environment.
+    Each field is a key of ``[duly]`` in ``duly.toml`` and, as ``DULY_`` + upper case, of the environment. Only
+    ``Settings.load`` reads these; what is made here has what it is given and defaults.
     """
 
     database_url: str | None = None
