@@ -2,8 +2,8 @@
 
 For every job the tiles must chain from the activation to the cursor, without a gap and without an overlap;
 each run must stand on a nominal instant, each span must say how many it covers. The instants come from
-``recount.py``, which shares nothing with the engine that decided. One snapshot, read in bounded memory.
-Rules: contract, section 2.
+the package ``recount``, which shares nothing with the engine that decided. One snapshot, read in bounded memory.
+Rules: ``docs/explanation/exactly-once.md``.
 """
 
 from __future__ import annotations

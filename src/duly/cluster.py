@@ -1,6 +1,7 @@
 """Who is there, who leads, and whether leaders kept to the order of their epochs. Everything here only reads.
 
-Rule for leaders: no decision of an epoch follows one of a higher epoch of the same lease (contract, section 4).
+Rule for leaders: no decision of an epoch follows one of a higher epoch of the same lease
+(``docs/explanation/mechanisms.md``).
 """
 
 from __future__ import annotations

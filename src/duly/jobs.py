@@ -230,7 +230,7 @@ def make_job(
     tags: tuple[str, ...] = (),
     **policies: Any,
 ) -> Job:
-    """A job from the parameters of ``shapes``; every answer is checked here, once.
+    """A job from the parameters of ``docs/reference/python.md``; every answer is checked here, once.
 
     Raises CatchupMissing, PolicyContradiction, ScheduleError, UnknownZone or DefinitionError, naming the job.
     """

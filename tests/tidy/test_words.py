@@ -35,6 +35,9 @@ PATTERNS = {
         r"\bissue #?\d+\b|\b(sub|user-)?(?<!user-)agents? (was|were|is|wrote|did|said)\b"
         r"|\b(this|previous|earlier|last|my) session\b|\bgenerated (by|with) (an? )?(AI|LLM|model)\b"
     ),
+    "a page that is not here": (
+        r"\bcontract, section\b|``shapes``|\b(contract|architecture|shapes|correctness|traps)\.md\b"
+    ),
     "a promise nobody can keep": r"exactly[- ]once execution|guaranteed on time",
 }
 
@@ -60,6 +63,7 @@ def test_no_file_holds(what: str) -> None:
         ("a path of one machine", "see /home/someone/duly"),
         ("a registry's host or option", "pip install --index-url x"),
         ("talk about how the text came to be", "as issue 7 asks"),
+        ("a page that is not here", "Rules: contract, section 3"),
         ("a promise nobody can keep", "gives Exactly-once execution"),
     ],
 )

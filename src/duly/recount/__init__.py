@@ -6,7 +6,7 @@ days one by one, and turns wall time into real time by comparing the offsets of 
 of the clocks it goes second by second wherever a quarter of an hour is not plainly linear. What is made of
 several schedules it counts as plain sets, a day at a time.
 
-Rules: contract, section 3 (gap, fold, jobs that follow real time) and docs/decisions/cron-engine.md.
+Rules: ``docs/explanation/dst.md`` (gap, fold, jobs that follow real time) and ``docs/decisions/cron-engine.md``.
 """
 
 from __future__ import annotations

@@ -4,11 +4,11 @@ Real time is cut into *stretches*. In most of them the offset is constant and th
 the wall; the few around a change of the clocks are short lists of instants. Changes of any size are
 handled: half an hour (Lord Howe), two hours (Troll), a whole skipped date (Apia 2011).
 
-The rules (contract, section 3). Jobs that follow real time: what the wall shows counts, each time it shows
-it. All others: a time that the wall shows twice counts once, at its ``first`` or ``second`` showing, or at
-``both``; a time that it skips runs at the first instant after the gap (``run-after``), not at all
-(``skip``), or moved by the size of the gap (``shift``). Two wall times that land on one instant are one
-occurrence.
+The rules (the reasons are in ``docs/explanation/dst.md``). Jobs that follow real time: what the wall shows
+counts, each time it shows it. All others: a time that the wall shows twice counts once, at its ``first`` or
+``second`` showing, or at ``both``; a time that it skips runs at the first instant after the gap
+(``run-after``), not at all (``skip``), or moved by the size of the gap (``shift``). Two wall times that land
+on one instant are one occurrence.
 """
 
 from __future__ import annotations
