@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import inspect
 import re
+from collections.abc import Iterator, Mapping
 
 import click
 
 import duly
-from duly import cli, errors, telemetry
+from duly import cli, doctor, errors, telemetry
 from duly.jobs import make_job, make_policy
 from duly.settings import Settings
-from tidy.repository import REFERENCE, first_column, text
+from tidy.repository import REFERENCE, SOURCE, files, first_column, functions, text, tree
 
 
 def test_every_public_name_is_documented_and_no_other() -> None:
@@ -49,8 +51,64 @@ def test_the_events_documented_are_the_events() -> None:
     assert first_column("events.md") == set(telemetry.EVENTS)
 
 
+def test_the_keys_of_events_documented_are_those_that_are_emitted() -> None:
+    """Of each event whose keys stand in one place of the code; those of attempts share a function."""
+    rows = dict(re.findall(r"^\| `(\w+)` \| (.*?) \|", text(REFERENCE / "events.md"), flags=re.MULTILINE))
+    rows["parked"] = rows["parked"].partition(";")[0]  # of a run it says what all attempts say
+    emitted: dict[str, set[str]] = {}
+    for path in files(".py", under=SOURCE):
+        for event, keys in _emissions(tree(path)):
+            emitted.setdefault(event, set()).update(keys)
+    documented = {event: set(re.findall(r"`(\w+)`", rows[event])) for event in emitted}
+    assert len(emitted) > 10
+    assert documented == emitted
+
+
+def _emissions(module: ast.Module) -> Iterator[tuple[str, set[str]]]:
+    """Each event that is emitted by its name, with its keys; also those in a dictionary that is written out nearby."""
+    for function in functions(module):
+        written = {
+            target.id: node.value
+            for node in ast.walk(function)
+            if isinstance(node, ast.Assign)
+            for target in node.targets
+            if isinstance(target, ast.Name)
+        }
+        for call in ast.walk(function):
+            match call:
+                case ast.Call(func=ast.Attribute(attr="emit"), args=[ast.Constant(value=str(event))]):
+                    keys = {each.arg for each in call.keywords if each.arg is not None}
+                    for each in call.keywords:
+                        keys.update(_keys(each.value, written) if each.arg is None else ())
+                    yield event, keys
+
+
+def _keys(value: ast.AST | None, written: Mapping[str, ast.AST]) -> set[str]:
+    """The keys of the dictionaries in an expression, or in what its name was given."""
+    found = written.get(value.id) if isinstance(value, ast.Name) else value
+    inner = ast.walk(found) if found is not None else ()
+    return {
+        str(key.value)
+        for node in inner
+        if isinstance(node, ast.Dict)
+        for key in node.keys
+        if isinstance(key, ast.Constant)
+    }
+
+
+def test_the_checks_documented_are_the_checks_of_the_doctor() -> None:
+    assert first_column("doctor.md") == set(doctor.CHECKS)
+
+
 def test_the_errors_documented_are_the_errors() -> None:
     assert first_column("errors.md") == {kind.__name__ for kind in _kinds()}
+
+
+def test_the_classes_that_only_a_run_s_error_has_are_documented() -> None:
+    source = "".join(text(path) for path in files(".py", under=SOURCE))
+    written = set(re.findall(r'(?:\bfault\(|"class": |NOT_RECORDED = )"(\w+)"', source))
+    assert written >= {"ShellFailed", "Drained", "Expired", "NotRecorded"}
+    assert written - set(re.findall(r"`(\w+)`", text(REFERENCE / "errors.md"))) == set()
 
 
 def test_the_tree_drawn_in_the_docstring_is_the_tree_of_classes() -> None:
