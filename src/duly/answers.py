@@ -1,4 +1,4 @@
-"""What the client gives back: jobs and runs as values, with the keys of ``docs/reference/json.md``."""
+"""What the client gives back: jobs and runs as values; ``document`` has every key of ``docs/reference/json.md``."""
 
 from __future__ import annotations
 
