@@ -45,7 +45,7 @@ class Duly:
 
     @property
     def settings(self) -> Settings:
-        """The settings of this application: argument, then environment, then file."""
+        """The settings that were given, as they are; else those of file < environment < the address."""
         return self._given if self._given is not None else Settings.load(database_url=self._database)
 
     @property
@@ -140,7 +140,7 @@ class Duly:
         """Make the decorated function known to workers under ``name``, to be run by jobs that name it.
 
         Where no job does, it is a job without a schedule, run by a trigger; ``policies`` are its ``queue``,
-        ``max_attempts``, ``backoff`` and ``timeout``. Raises DefinitionError.
+        ``max_attempts``, ``backoff`` and ``timeout``, and its runs may overlap. Raises DefinitionError.
         """
         if name is not None and not isinstance(name, str):
             raise DefinitionError(
@@ -180,7 +180,8 @@ class Duly:
         """Declare that ``command`` runs at every instant of ``schedule``; a string runs by ``/bin/sh -c``.
 
         The first and last half of ``output_limit`` bytes of its output are kept. Without a schedule it runs
-        when it is triggered, and has nothing to catch up. Raises as ``job`` does.
+        when it is triggered, and has nothing to catch up; one at a time, unless ``overlap`` says otherwise.
+        Raises as ``job`` does.
         """
         task = shell_task(
             name,

@@ -50,3 +50,26 @@ def test_a_command_without_a_schedule_is_run_by_hand() -> None:
     assert (job.schedule.text(), job.policy.catchup) == ("never", "none")
     with pytest.raises(CatchupMissing, match="nightly"):
         app.shell("nightly", "true", schedule="@daily")
+
+
+def test_what_another_application_declares_comes_along_and_a_name_in_both_is_refused() -> None:
+    """Jobs, tasks with their code, tasks that no job runs with their policies; neither its address nor its settings."""
+    other, app = Duly("postgresql://elsewhere/x"), Duly("postgresql://here/x")
+
+    @other.job("@daily", catchup="all", queue="reports")
+    def report() -> None: ...
+
+    @other.task(queue="mail")
+    def by_hand() -> None: ...
+
+    app.shell("own", "true")
+    app.include(other)
+    assert {job.name: job.policy.queue for job in app.declared()} == {
+        "own": "default",
+        "report": "reports",
+        "by_hand": "mail",
+    }
+    assert (app.tasks["report"].function, app.tasks["by_hand"].function) == (report, by_hand)
+    assert app.url == "postgresql://here/x"
+    with pytest.raises(DefinitionError, match="report"):
+        app.include(other)
