@@ -26,6 +26,7 @@ from duly.explain import explain
 from duly.jobs import Job
 from duly.pauses import Paused, Resumed
 from duly.postgres import Database, driven
+from duly.postmortem import postmortem
 from duly.previews import Preview
 from duly.records import author as whoever
 from duly.registration import Applied
@@ -332,6 +333,18 @@ class SyncClient:
         when = instant(at)
         assert when is not None
         return driven(explain(self._database(), job, when))
+
+    def postmortem(
+        self,
+        from_at: datetime | str | None = None,
+        to_at: datetime | str | None = None,
+        *,
+        job: str | None = None,
+        limit: int = listing.LIMIT,
+    ) -> dict[str, Any]:
+        """Who was alive, who led, what was missed and what is owed in a window. Raises NotFound, DefinitionError."""
+        window = {"from_at": instant(from_at), "to_at": instant(to_at)}
+        return driven(postmortem(self._database(), **window, job=job, limit=limit))
 
 
 class _Within(SyncClient):

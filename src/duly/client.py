@@ -39,6 +39,7 @@ from duly.explain import explain
 from duly.jobs import Job
 from duly.pauses import Paused, Pauses, Resumed, Which
 from duly.postgres import Database
+from duly.postmortem import postmortem
 from duly.previews import Preview, Previews
 from duly.records import Actor
 from duly.records import author as whoever
@@ -516,6 +517,21 @@ class Client:
         when = instant(at)
         assert when is not None
         return await explain(self._database(), job, when)
+
+    async def postmortem(
+        self,
+        from_at: datetime | str | None = None,
+        to_at: datetime | str | None = None,
+        *,
+        job: str | None = None,
+        limit: int = listing.LIMIT,
+    ) -> dict[str, Any]:
+        """Who was alive, who led, what was missed and what is owed in a window; by default in the last 24 h.
+
+        ``text`` says it in words. Raises NotFound, DefinitionError for a window that ends before it begins.
+        """
+        window = {"from_at": instant(from_at), "to_at": instant(to_at)}
+        return await postmortem(self._database(), **window, job=job, limit=limit)
 
 
 def located(database: str | None, settings: Settings | None) -> tuple[str, Settings, Any]:

@@ -138,6 +138,19 @@ def test_a_leader_that_is_killed_is_followed_within_its_lease_and_a_poll(stage: 
     leader.kill()
     stage.take_over(follower, after=epoch, within=LEASE + POLL + BUSY)
     wait_until(lambda: stage.decided(epoch + 1) > 2)
+    [lease] = (found := duly("postmortem", url=stage.url))["leases"]
+    before, after = lease["terms"][-2:]
+    assert (before["epoch"], before["ended"], after["epoch"], after["ended"]) == (
+        epoch,
+        "lapsed",
+        epoch + 1,
+        "held",
+    )
+    [gap] = [
+        each for each in found["nobody"] if each["lease"] == "main" and each["to"] == after["acquired_at"]
+    ]
+    assert gap["from"] == before["until_at"]
+    assert gap["seconds"] < LEASE + POLL + BUSY
     judge(stage)
 
 

@@ -50,6 +50,11 @@ EXPLAIN = {
     "job", "instant", "local", "occurrence", "verdict", "cause", "run", "span", "revision", "decision", "attempts",
     "lateness", "nearest", "text",
 }  # fmt: skip
+POSTMORTEM = {
+    "as_of", "from", "to", "assumed", "job", "promised", "nobody", "processes", "leases", "overtaken", "mechanisms",
+    "decided", "missed", "causes", "caught_up", "attempts", "ended", "owed", "unaccounted", "double", "findings",
+    "left_out", "text",
+}  # fmt: skip
 
 Ask = Callable[..., Any]
 
@@ -216,6 +221,26 @@ def test_a_span_where_none_belongs_is_found(ask: Ask, server: TestServer, addres
         assert found["findings"][0]["words"] in ask("audit", code=1, json_wanted=False)
     finally:
         server.execute("delete from duly.spans where cause = 'missed'", database)
+
+
+def test_a_window_is_looked_back_at(ask: Ask) -> None:
+    found = ask("postmortem", "--job", "broken")
+    assert set(found) == POSTMORTEM
+    assert [(each["outcome"], each["first"][0]["error"]["message"]) for each in found["attempts"]] == [
+        ("failed", "no paper")
+    ]
+    assert (found["job"], found["unaccounted"], found["ended"]) == ("broken", 0, {"failed": 1})
+    told = ask("postmortem", json_wanted=False)
+    assert told.startswith("No mechanism decided anything from ")
+    assert "RuntimeError: no paper" in told
+    page = ask("postmortem", "--markdown", "--limit", "1", json_wanted=False)
+    assert page.startswith("# Post-mortem: ")
+    assert "| failed | broken@" in page
+    assert ask("postmortem", "--job", "absent", code=1)["class"] == "NotFound"
+    early, late = "2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z"
+    assert ask("postmortem", "--from", late, "--to", early, code=2)["class"] == "DefinitionError"
+    for words in (["--from", "2026-01-01T00:00:00"], ["--markdown"]):
+        assert ask("postmortem", *words, code=2)["class"] == "UsageError"
 
 
 def test_an_instant_is_explained(ask: Ask) -> None:

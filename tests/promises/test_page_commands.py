@@ -15,7 +15,7 @@ from duly.cli import main
 from duly.clock import Clock
 from duly.testing import Lab, Opening
 from promises.stage import remember
-from tidy.repository import ROOT
+from tidy.repository import ROOT, text
 from tidy.test_commands import in_fences, words_of
 
 MONTHS = "0 2 1,15 * *"
@@ -134,6 +134,26 @@ async def test_an_outage_is_looked_at_and_what_it_cost_is_run(duly_lab: Callable
         said = await Terminal(t, "after-an-outage.md").type_all()
         assert "cause missed" in said[3]
         assert [run["kind"] for run in await t.runs("nightly_sales")] == ["backfill"] * 3
+
+
+async def test_a_post_mortem_is_written(duly_lab: Callable[..., Opening]) -> None:
+    """What the page shows is what the command prints, but for the processes."""
+    app = Duly()
+    remember(app, "poll", "*/5 * * * *", catchup="none")
+    remember(app, "nightly_sales", "0 2 * * *", catchup="all", tz=BERLIN)
+    async with duly_lab(app, at="2027-03-27T21:50:00Z") as t:
+        await t.advance(to="2027-03-27T22:10:10Z")
+        await t.outage(by="6h")
+        await t.advance(by="50m")
+        page = Terminal(t, "write-a-post-mortem.md")
+        said = await page.type_all()
+        shown = text(ROOT / "docs" / "how-to" / "write-a-post-mortem.md")
+        shown = shown.partition("about the processes:\n\n```\n")[2].partition("\n```")[0]
+        paragraphs = [part.partition(" as of ")[0] for part in said[0].strip().split("\n\n")]
+        assert [part.partition(" as of ")[0] for part in shown.split("\n\n")] == paragraphs[:1] + paragraphs[
+            2:
+        ]
+        assert said[1].startswith("# Post-mortem: 2027-03-27T22:00:00Z to 2027-03-28T05:00:00Z\n")
 
 
 async def test_a_backup_is_restored_and_what_it_does_not_know_is_lost(

@@ -68,6 +68,7 @@ READING = [
     "calendars show",
     "audit",
     "explain",
+    "postmortem",
     "cluster",
     "export crontab",
 ]
@@ -103,7 +104,18 @@ def test_the_verbs_are_those_that_others_rely_on() -> None:
         ],
         "runs": ["cancel", "history", "list", "logs", "retry", "show", "signal"],
     }
-    alone = ["audit", "backfill", "cluster", "explain", "migrate", "next", "scheduler", "up", "worker"]
+    alone = [
+        "audit",
+        "backfill",
+        "cluster",
+        "explain",
+        "migrate",
+        "next",
+        "postmortem",
+        "scheduler",
+        "up",
+        "worker",
+    ]
     below = [f"{group} {word}" for group, words in groups.items() for word in words]
     assert sorted(" ".join(words) for words in VERBS) == sorted([*alone, *below])
 

@@ -23,6 +23,7 @@ main = Verbs(
         "calendars": "duly.cli.calendars:calendars",
         "audit": "duly.cli.ask:audit",
         "explain": "duly.cli.ask:explain",
+        "postmortem": "duly.cli.ask:postmortem",
         "cluster": "duly.cli.ask:cluster",
         "import": "duly.cli.crontabs:imports",
         "export": "duly.cli.crontabs:exports",

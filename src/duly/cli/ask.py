@@ -1,4 +1,4 @@
-"""``duly audit``, ``duly explain``, ``duly cluster``: is all accounted for, what became of an instant, who leads."""
+"""``duly audit``, ``explain``, ``postmortem``, ``cluster``: is all accounted for, what happened, who is there."""
 
 from __future__ import annotations
 
@@ -138,6 +138,41 @@ def explain(options: Options, job: str, instant: datetime) -> int:
     else:
         line(str(found["text"]))
     return NO if found["verdict"] == "none" else 0
+
+
+@verb("postmortem", example="duly postmortem --from 2027-03-28T00:00:00Z --to 2027-03-28T06:00:00Z")
+@click.option(
+    "--from", "from_at", type=INSTANT, metavar="T", help="After this instant (24 h before the end)."
+)
+@click.option("--to", "to_at", type=INSTANT, metavar="T", help="Up to this instant (now).")
+@click.option("--job", metavar="J", help="Only this job.")
+@click.option("--markdown", is_flag=True, help="Print a page for the incident report: headings and tables.")
+@limit
+def postmortem(
+    options: Options,
+    from_at: datetime | None,
+    to_at: datetime | None,
+    job: str | None,
+    markdown: bool,
+    limit: int,
+) -> int:
+    """Say of a window of time who was alive, who led, what was missed and what is owed.
+
+    `--limit` bounds each list; what is left out is counted.
+    """
+    from duly.aftermath import markdown as page
+    from duly.cli.opening import run_on
+    from duly.postmortem import postmortem as look_back
+
+    if markdown and options.json:
+        raise click.UsageError("--markdown and --json are two forms of one report; choose one")
+    window = {"from_at": from_at, "to_at": to_at}
+    found = run_on(options, lambda db: look_back(db, **window, job=job, limit=limit))
+    if options.json:
+        document(found)
+    else:
+        line(page(found) if markdown else str(found["text"]))
+    return 0
 
 
 @verb("cluster", example="duly cluster --json")
