@@ -339,9 +339,10 @@ select jobs.id, jobs.state, policies.mechanism, timers.fires_at, cursors.live_at
 -- Who lived at any time between two instants, and until when: one that is silent and has not expired still lives. For
 -- what a leader decided nobody counts before its grant: whoever lived only stood by.
 select life.id, life.role, life.host, life.pid, life.version, life.last_seen_at, life.stopped_at, life.clock_offset,
+       life.queues, life.tasks,
        greatest(life.started_at, %(led_since)s::timestamptz) as started_at, life.until_at
   from (select processes.id, processes.role, processes.host, processes.pid, processes.version, processes.last_seen_at,
-               processes.stopped_at, processes.clock_offset, processes.started_at,
+               processes.stopped_at, processes.clock_offset, processes.started_at, processes.queues, processes.tasks,
                case when processes.stopped_at is not null then processes.stopped_at
                     when processes.expires_at > duly.now(%(at)s::timestamptz, %(shift)s::double precision)
                          then duly.now(%(at)s::timestamptz, %(shift)s::double precision)

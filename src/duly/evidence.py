@@ -22,7 +22,10 @@ TICK = timedelta(microseconds=1)
 
 @dataclass(kw_only=True, slots=True)
 class Evidence:
-    """Everything that was read about one instant, in one snapshot."""
+    """Everything that was read about one instant, in one snapshot.
+
+    ``workers_lived`` says that in some of the time without a worker there were some, and none of them takes the run.
+    """
 
     job: Row
     row: Row
@@ -44,6 +47,7 @@ class Evidence:
     timer: dict[str, Any] | None = None
     lack: Lack | None = None
     parts: dict[str, float] = field(default_factory=dict)
+    workers_lived: bool = False
 
     @property
     def name(self) -> str:

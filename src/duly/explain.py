@@ -16,7 +16,7 @@ from duly.cluster import absences
 from duly.evidence import PARTS, TICK, Evidence
 from duly.jobs import spread_of
 from duly.postgres import Connection, Database, Row
-from duly.takers import lacking
+from duly.takers import lacking, takes
 
 
 async def explain(database: Database, job: str, instant: datetime) -> dict[str, Any]:
@@ -168,11 +168,13 @@ async def _lateness(database: Database, connection: Connection, found: Evidence,
         connection, "audit", "busy_until", job_id=found.job["id"], instant=instant, until_at=decided
     )
     held, free = _busy(found, known, begin, decided)
-    idle = _alone(lives, ("up", "worker"), decided, started)
     durable = found.decision is not None and found.decision["mechanism"] == "durable"
-    decides = _deciders(found)
-    away = _alone(lives, decides, held, free)
-    nobody = _alone(lives, decides, free, decided)
+    workers = [each for each in lives if each["role"] in ("up", "worker")]
+    takers = [each for each in workers if takes(each, row["queue"], row["task"])]
+    deciders = takers if durable else [each for each in lives if each["role"] in _deciders(found)]
+    idle = _alone(takers, decided, started)
+    away = _alone(deciders, held, free)
+    nobody = _alone(deciders, free, decided)
     found.parts = {
         "no_scheduler": 0.0 if durable else away + nobody,
         "no_worker": idle + away + nobody if durable else idle,
@@ -180,6 +182,8 @@ async def _lateness(database: Database, connection: Connection, found: Evidence,
         "overlap": _seconds(begin, free) - away,
         "database": _seconds(free, decided) - nobody,
     }
+    lacked = _alone(workers, held if durable else decided, started)
+    found.workers_lived = round(lacked, 6) < round(found.parts["no_worker"], 6)
     if begin > instant:
         found.parts["paused"] = _seconds(instant, begin)
     if spread := found.policy.get("jitter"):
@@ -216,10 +220,9 @@ def _busy(
     return held, min(max(free or held, held), decided)
 
 
-def _alone(lives: Iterable[Row], roles: Sequence[str], begin: datetime, end: datetime) -> float:
-    """How many seconds of ``[begin, end]`` no process of these roles was alive."""
-    of_these = [each for each in lives if each["role"] in roles]
-    return sum((_seconds(*absence) for absence in absences(of_these, begin, end)), 0.0)
+def _alone(lives: Iterable[Row], begin: datetime, end: datetime) -> float:
+    """How many seconds of ``[begin, end]`` none of these processes was alive."""
+    return sum((_seconds(*absence) for absence in absences(lives, begin, end)), 0.0)
 
 
 def _seconds(begin: datetime, end: datetime) -> float:

@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from duly.postgres import Connection, Database
+from duly.postgres import Connection, Database, Row
 from duly.tasks import HTTP, SHELL
+
+_NEED_NO_CODE = (SHELL, HTTP)
 
 Wanted = tuple[str, str]
 """The queue and the task of something that waits for a worker."""
@@ -56,6 +58,12 @@ class Lack:
         return " or ".join(word for word, none in ((knows, not self.know), (serves, not self.serve)) if none)
 
 
+def takes(life: Row, queue: str, task: str | None) -> bool:
+    """Does a worker of this row take from the queue and have the code of the task, as far as it has told?"""
+    serves = life["queues"] is None or queue in life["queues"]
+    return serves and (task in _NEED_NO_CODE or life["tasks"] is None or task in life["tasks"])
+
+
 async def lacking(
     database: Database, connection: Connection, wanted: Iterable[Wanted]
 ) -> Mapping[Wanted, Lack]:
@@ -68,7 +76,7 @@ async def lacking(
         "audit",
         "takers",
         queues=[queue for queue, _ in pairs],
-        tasks=[None if task in (SHELL, HTTP) else task for _, task in pairs],
+        tasks=[None if task in _NEED_NO_CODE else task for _, task in pairs],
     )
     return {
         pairs[row["place"] - 1]: Lack(

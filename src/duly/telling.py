@@ -194,12 +194,16 @@ def _lateness_words(found: Evidence) -> str:
     names = {"no_scheduler": "no scheduler was alive", "no_worker": "no worker was alive", "queue": "in the queue",
              "overlap": "the job was busy", "database": "until it was decided", "jitter": "of its jitter",
              "paused": "the job was paused"}  # fmt: skip
+    if found.workers_lived:
+        names["no_worker"] = "no worker that serves its queue and has its code was alive"
     if found.decision is not None and found.decision["mechanism"] == "leader":
         names["no_scheduler"] += ", or none led"
     told = ", ".join(
         f"{spoken(found.parts[part])} {names[part]}" for part in PARTS if found.parts.get(part, 0) > 0
     )
-    begin = f"It started {spoken(total)} after its instant" if started else f"It has waited for {spoken(total)}"
+    begin = (
+        f"It started {spoken(total)} after its instant" if started else f"It has waited for {spoken(total)}"
+    )
     return f"{begin}: {told}." if told else f"{begin}."
 
 

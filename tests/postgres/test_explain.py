@@ -7,6 +7,7 @@ import re
 from collections.abc import AsyncIterator
 from datetime import datetime, timedelta
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
@@ -282,6 +283,29 @@ async def test_lateness_is_attributed_to_who_was_absent(past: History) -> None:
     assert document["run"]["lateness"] == document["lateness"]["total"] == 38.0
     assert document["lateness"]["parts"]["queue"] == 3.0
     assert "10.000 s no scheduler was alive" in document["text"]
+
+
+@pytest.mark.parametrize(("queues", "tasks"), [(["default"], ["other"]), (["slow"], ["t"])])
+async def test_workers_that_do_not_take_a_run_are_no_workers_for_its_lateness(
+    past: History, queues: list[str], tasks: list[str]
+) -> None:
+    """For 20 s there is one that lacks the code or serves another queue; the one that takes it needs 3 s."""
+    await minutely(past)
+    await past.process(past.scheduler, "scheduler", NOON, at(60))
+    await past.execute(
+        "update duly.processes set queues = %s, tasks = %s where role = 'worker'", queues, tasks
+    )
+    past.clock.set(at(1))
+    await past.decide()
+    past.clock.set(at(1) + timedelta(seconds=20))
+    assert (await told(past, at(1)))["lateness"]["parts"]["no_worker"] == 20.0
+    past.worker = uuid4()
+    await past.process(past.worker, "worker", past.clock.at, at(60))
+    past.clock.set(at(1) + timedelta(seconds=23))
+    await past.claim()
+    document = await told(past, at(1))
+    assert (document["lateness"]["parts"]["no_worker"], document["lateness"]["parts"]["queue"]) == (20.0, 3.0)
+    assert "20.000 s no worker that serves its queue and has its code was alive" in document["text"]
 
 
 async def test_a_process_that_died_counts_only_up_to_its_last_sign_of_life(past: History) -> None:
