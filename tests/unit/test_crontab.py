@@ -360,7 +360,8 @@ def test_every_answer_of_a_job_can_be_given() -> None:
         ("# duly: catchup\n0 2 * * * a\n", 2, 9, "no key=value"),
         ("# duly: grace=10m   priority=x\n0 2 * * * a\n", 2, 21, "whole number"),
         ("# duly:\n0 2 * * * a\n", 2, None, "without an answer"),
-        ("# duly: cwd='x\n0 2 * * * a\n", 2, 13, "quote without its partner"),
+        ("# duly: cwd='x\n0 2 * * * a\n", 2, 9, "a quote or a backslash without its partner"),
+        ("# duly: grace=1m cwd=/srv\\\n0 2 * * * a\n", 2, 18, "a quote or a backslash without its partner"),
         ("# duly: grace=1 grace=2\n0 2 * * * a\n", 2, 17, "answered twice"),
         ("# duly: catchup=all\n\n0 2 * * * a\n", 2, None, "stands above no entry"),
         ("# duly: catchup=all\n# a note\n0 2 * * * a\n", 2, None, "stands above no entry"),
@@ -369,11 +370,18 @@ def test_every_answer_of_a_job_can_be_given() -> None:
         ("# duly catchup=all\n0 2 * * * a\n", 2, None, "all but answers"),
         ("# duly default: catchup=all\n0 2 * * * a\n", 2, None, "all but answers"),
         ("# duly-default: name=x\n0 2 * * * a\n", 2, 17, "nothing that a directive answers"),
-        ("# duly: catchup=perhaps\n0 2 * * * a\n", 3, None, "no answer to catchup"),
-        ("# duly: catchup=all overlap=skip\n0 2 * * * a\n", 3, None, "drops some"),
+        ("# duly: catchup=perhaps\n0 2 * * * a\n", 2, 9, "no answer to catchup"),
+        ("# duly: catchup=all overlap=skip\n0 2 * * * a\n", 2, 21, "drops some"),
+        ("# duly-default: overlap=skip\n# duly: catchup=all\n0 2 * * * a\n", 3, 9, "drops some"),
+        (
+            "# duly: grace=1m overlap=queue queue=mail\n# duly: on_lost=overlap\n0 2 * * * a\n",
+            3,
+            9,
+            "no answer",
+        ),
         ("# duly: grace=1\n# duly: grace=2\n0 2 * * * a\n", 4, None, "answered twice"),
-        ("# duly: name='a b'\n0 2 * * * a\n", 3, None, "cannot name a job"),
-        ("# duly: tz=Mars/Base\n0 2 * * * a\n", 3, None, "unknown time zone"),
+        ("# duly: name='a b'\n0 2 * * * a\n", 2, 9, "cannot name a job"),
+        ("# duly: tz=Mars/Base\n0 2 * * * a\n", 2, 9, "unknown time zone"),
         ("# duly: start=2027-01-01\n0 2 * * * a\n", 2, 9, "no offset"),
     ],
 )
@@ -383,6 +391,7 @@ def test_an_answer_that_cannot_be_read_is_refused_where_it_stands(
     refused = reading(ANSWER + lines).refused[0]
     assert (refused.line, refused.column) == (line, column)
     assert what in refused.reason
+    assert refused.text == (ANSWER + lines).split("\n")[line - 1]
 
 
 # ------------------------------------------------------------------ the two formats

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from duly.cli import main
 from duly.errors import DulyError
 from duly.importers.crontab import read
+from duly.importers.directives import is_for_all
 from duly.importers.lines import ASSIGNED
 from duly.importers.writing import Promise, written
 from duly.jobs import Backoff, Job, make_job
@@ -70,10 +71,21 @@ def test_no_line_is_dropped_silently(text: str, options: dict[str, Any]) -> None
     jobs = [entry.line for entry in found.entries]
     assert len(set(jobs)) == len(jobs)
     assert not refused & set(jobs)
-    for number, line in enumerate(text.removeprefix("\ufeff").split("\n"), start=1):
+    lines = text.removeprefix("\ufeff").split("\n")
+    for number, line in enumerate(lines, start=1):
         said = line.removesuffix("\r").strip(" \t")
         if said and not said.startswith("#"):
-            assert number in refused or number in jobs or ASSIGNED.match(line), line
+            told = number in refused or number in jobs or ASSIGNED.match(line)
+            assert told or _unanswered(lines, number, refused), line
+
+
+def _unanswered(lines: list[str], number: int, refused: set[int]) -> bool:
+    """Is an answer refused that is for this line, which is then not said a second time?"""
+    above = number - 1
+    while above and lines[above - 1].strip(" \t").startswith("#") and above not in refused:
+        above -= 1
+    own = above in refused and lines[above - 1].strip(" \t").startswith("#")
+    return own or any(other < number and is_for_all(lines[other - 1]) for other in refused)
 
 
 @settings(max_examples=60, deadline=None)

@@ -19,7 +19,7 @@ from datetime import datetime
 from os.path import normpath
 from typing import Any
 
-from duly.errors import CatchupMissing, DefinitionError, DulyError, ScheduleError
+from duly.errors import CatchupMissing, DefinitionError, DulyError, ScheduleError, UnknownZone
 from duly.importers.cautions import differences, warnings
 from duly.importers.commands import Cut, name_of
 from duly.importers.daemons import (
@@ -31,7 +31,7 @@ from duly.importers.daemons import (
     unflagged,
     unlogged,
 )
-from duly.importers.directives import Directive, directive, said_format
+from duly.importers.directives import Directive, blamed, directive, is_for_all, said_format
 from duly.importers.elsewhere import blocks, is_anacrontab, of_anacron
 from duly.importers.lines import ASSIGNED, Format, Split, format_of, is_account_name, split
 from duly.importers.reading import Caution, Dialect, Entry, Question, Reading, Refused, Remark
@@ -94,7 +94,7 @@ def read(
         at=at,
     )
     reader.defaults.update({} if catchup is None else {"catchup": catchup})
-    reader.blocks = blocks(lines)
+    reader.lines, reader.blocks = lines, blocks(lines)
     for number, line in enumerate(lines, start=1):
         reader.line(number, line, alien=alien)
     return reader.reading()
@@ -165,7 +165,12 @@ class _Reader:
         self.unzoned: int | None = None
         self.environment: dict[str, str] = dict(CRON)
         self.mailto = self.delay = ""
+        self.lines: Sequence[str] = ()
         self.defaults: dict[str, Any] = {}
+        self.places: dict[str, tuple[int, int]] = {}
+        self.blamed: set[tuple[int, int]] = set()
+        self.unread = False
+        self.undecided: int | None = None
         self.blocks: Mapping[int, str] = {}
         self.pending: list[tuple[int, str, Directive]] = []
         self.found: list[_Found] = []
@@ -193,7 +198,15 @@ class _Reader:
             self.refuse(number, line, error)
 
     def refuse(self, number: int, line: str, error: DulyError, question: str | None = None) -> None:
-        """Keep the refusal of a line, with its place and, where an answer is open, the question."""
+        """Keep the refusal of a line, with its place and, where an answer is open, the question.
+
+        An error that names its line is about an answer there, which is said once, not for each entry.
+        """
+        if error.line is not None and error.column is not None:
+            if (error.line, error.column) in self.blamed:
+                return
+            self.blamed.add((error.line, error.column))
+            number, line = error.line, self.lines[error.line - 1]
         error.file, error.line = self.file, number
         if isinstance(error, CatchupMissing):
             error.hint = _CATCHUP_HINT
@@ -212,18 +225,32 @@ class _Reader:
             )
             self.refuse(number, line, error)
         self.pending.clear()
+        self.unread = False
 
     def comment(self, number: int, line: str) -> None:
-        said = directive(line)
+        try:
+            said = directive(line)
+        except DefinitionError:
+            self.unanswered(number, line)
+            raise
         if said is None:
             self.orphans()
             if self.disabled(line):
                 self.remark(number, "an entry that is commented out; not taken over")
         elif said.for_all:
             self.orphans()
+            self.places.update({key: (number, column) for key, column in said.columns.items()})
             self.answered(dict(said.values))
         else:
             self.pending.append((number, line, said))
+
+    def unanswered(self, number: int, line: str) -> None:
+        """What was answered here is not known, so what it is for becomes no job; the answer is what is refused."""
+        if not is_for_all(line):
+            self.unread = True
+            return
+        self.orphans()
+        self.undecided = self.undecided or number
 
     def answered(self, values: dict[str, Any]) -> None:
         """Answers for all entries that follow."""
@@ -281,6 +308,7 @@ class _Reader:
             self.remark(number, "to Debian's cron CRON_TZ is a plain variable; the zone stays what it was")
             return False
         self.zone, self.lost_zone, self.open_zone = value or self.own_zone, None, False
+        self.places.pop("tz", None)
         self.said_zone = bool(value)
         try:
             parse("@daily", self.zone)
@@ -297,7 +325,11 @@ class _Reader:
     def entry(self, number: int, line: str) -> None:
         """A schedule and a command, with the answers that stand above."""
         pending, self.pending = self.pending, []
-        answers = _answers(pending)
+        unread, self.unread = self.unread, False
+        if unread:
+            return
+        answers, places = _answers(pending)
+        places = {**self.places, **places}
         dialect: Dialect | None = answers.pop("dialect", self.dialect)
         line, taken, odd = unlogged(line, dialect)
         parts = split(line, taken)
@@ -306,7 +338,10 @@ class _Reader:
         if not self.said_zone and "tz" not in answers and self.unzoned is None:
             self.unzoned = number
         zone = str(answers.pop("tz", self.zone))
-        schedule, more = self.schedule(parts, zone, dialect)
+        try:
+            schedule, more = self.schedule(parts, zone, dialect)
+        except UnknownZone as error:
+            raise _placed(error, places) from None
         who = told(parts, answers.pop("user", None), system=self.system, dialect=dialect)
         rest, flags = unflagged(who.rest, who.at + 1, dialect)
         column = who.at + 1 + len(who.rest) - len(rest)
@@ -324,6 +359,7 @@ class _Reader:
                 environment=dict(self.environment),
                 answers={**self.defaults, **answers, "dialect": EXPRESSIONS[dialect or "vixie"]},
                 cautions=(*odd, *more, *flags, *slashes, *who.cautions),
+                places=places,
                 block=self.blocks.get(number),
                 mailto=self.mailto,
                 delay=self.delay,
@@ -387,6 +423,8 @@ class _Reader:
         entries: list[Entry] = []
         lines: dict[str, int] = {}
         for name, found in _named(self.found):
+            if self.undecided is not None and self.undecided < found.line:
+                continue
             try:
                 if name in lines:
                     raise DefinitionError(
@@ -395,7 +433,7 @@ class _Reader:
                 entries.append(self.job(name, found))
                 lines[name] = found.line
             except DulyError as error:
-                self.refuse(found.line, found.text, error)
+                self.refuse(found.line, found.text, _placed(error, found.places))
         return Reading(
             file=self.file,
             format="system" if self.system else "user",
@@ -452,6 +490,7 @@ class _Found:
     environment: dict[str, str]
     answers: dict[str, Any]
     cautions: tuple[Caution, ...]
+    places: Mapping[str, tuple[int, int]]
     block: str | None
     mailto: str
     delay: str
@@ -462,9 +501,20 @@ def owner(file: str, block: str | None) -> str:
     return f"crontab:{normpath(file)}" if block is None else f"crontab-block:{block}"
 
 
-def _answers(pending: list[tuple[int, str, Directive]]) -> dict[str, Any]:
-    """The answers of the directives above one entry; the same question twice is refused."""
+def _placed(error: DulyError, places: Mapping[str, tuple[int, int]]) -> DulyError:
+    """The error at the answer that it is about, where there is one."""
+    place = blamed(error, places)
+    if place is not None:
+        error.line, error.column = place
+    return error
+
+
+def _answers(
+    pending: list[tuple[int, str, Directive]],
+) -> tuple[dict[str, Any], dict[str, tuple[int, int]]]:
+    """The answers of the directives above one entry, with their places; the same question twice is refused."""
     answers: dict[str, Any] = {}
+    places: dict[str, tuple[int, int]] = {}
     for number, _, said in pending:
         twice = sorted(set(answers) & set(said.values))
         if twice:
@@ -472,7 +522,8 @@ def _answers(pending: list[tuple[int, str, Directive]]) -> dict[str, Any]:
                 f"{twice[0]} is answered twice above it, again in line {number}", hint="answer once"
             )
         answers.update(said.values)
-    return answers
+        places.update({key: (number, column) for key, column in said.columns.items()})
+    return answers, places
 
 
 def _named(found: list[_Found]) -> Iterator[tuple[str, _Found]]:

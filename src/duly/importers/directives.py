@@ -10,21 +10,27 @@ from datetime import datetime
 from typing import Any, Literal
 
 from duly.clock import parse as read_instant
-from duly.errors import DefinitionError
+from duly.errors import CatchupMissing, DefinitionError, DulyError, UnknownZone
 
 LONGEST = 4_096
 """The longest line of answers, in characters."""
 
 _COMMENT = re.compile(r"[ \t]*#[ \t]*(?P<kind>duly(?:-default)?):(?P<rest>.*)")
+_DEFAULT = re.compile(r"[ \t]*#[ \t]*duly[-_ ]?default\b")
+_QUOTED = re.compile(r"""'[^']*'|"[^"]*\"""")
 _NEARLY = re.compile(r"[ \t]*#[ \t]*duly[-_ ]?(?:default)?[ \t]*:?[ \t]*[a-z_]+=\S")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Directive:
-    """The answers of one comment, for the entry below it or, ``for_all``, for all entries that follow."""
+    """The answers of one comment, for the entry below it or, ``for_all``, for all entries that follow.
+
+    ``columns`` has the 1-based place of each answer in the line.
+    """
 
     for_all: bool
     values: Mapping[str, Any]
+    columns: Mapping[str, int]
 
 
 def directive(line: str) -> Directive | None:
@@ -47,6 +53,7 @@ def directive(line: str) -> Directive | None:
         )
     for_all = found["kind"] == "duly-default"
     values: dict[str, Any] = {}
+    columns: dict[str, int] = {}
     for word, at in _words(found["rest"], found.start("rest")):
         key, equals, text = word.partition("=")
         if not equals or not key:
@@ -57,10 +64,25 @@ def directive(line: str) -> Directive | None:
             )
         if key in values:
             raise DefinitionError(f"{key} is answered twice", column=at, hint="answer once")
-        values[key] = _value(key, text, at)
+        values[key], columns[key] = _value(key, text, at), at
     if not values:
         raise DefinitionError("a directive without an answer", hint=_known(for_all))
-    return Directive(for_all=for_all, values=values)
+    return Directive(for_all=for_all, values=values, columns=columns)
+
+
+def is_for_all(line: str) -> bool:
+    """Is this comment, whether it can be read or not, meant for all entries that follow?"""
+    return _DEFAULT.match(line) is not None
+
+
+def blamed(error: DulyError, places: Mapping[str, tuple[int, int]]) -> tuple[int, int] | None:
+    """The place of the answer that an error is about, as far as its words name one; of several the last one."""
+    if isinstance(error, CatchupMissing):
+        return None
+    if isinstance(error, UnknownZone):
+        return places.get("tz")
+    fault = _QUOTED.sub("", error.message).partition(";")[0]
+    return max((places[word] for word in re.findall(r"[a-z_]+", fault) if word in places), default=None)
 
 
 def said_format(lines: Iterable[str]) -> Literal["user", "system"] | None:
@@ -83,14 +105,16 @@ def _known(for_all: bool) -> str:
 
 def _words(text: str, start: int) -> list[tuple[str, int]]:
     """The words with their 1-based columns, quotes taken off."""
-    pieces = re.finditer(r"""(?:[^ \t"']|"[^"]*"|'[^']*'|["'])+""", text)
-    try:
-        return [("".join(shlex.split(piece.group())), start + piece.start() + 1) for piece in pieces]
-    except ValueError:
-        column = start + max(text.rfind('"'), text.rfind("'")) + 1
-        raise DefinitionError(
-            "a quote without its partner", column=column, hint="close it, or take it out"
-        ) from None
+    words = []
+    for piece in re.finditer(r"""(?:[^ \t"']|"[^"]*"|'[^']*'|["'])+""", text):
+        column = start + piece.start() + 1
+        try:
+            words.append(("".join(shlex.split(piece.group())), column))
+        except ValueError:
+            raise DefinitionError(
+                "a quote or a backslash without its partner", column=column, hint="close it, or take it out"
+            ) from None
+    return words
 
 
 def _value(key: str, text: str, at: int) -> Any:
