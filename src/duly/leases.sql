@@ -150,3 +150,10 @@ select leases.id
                   and lease_beats.epoch = leases.epoch
                   and lease_beats.expires_at > duly.clock(%(at)s::timestamptz, %(shift)s::double precision))
    for share of leases
+
+-- name: taken_over
+-- Asks for what a take-over asks for, and changes nothing: the row of the lease, which a guard shares.
+update duly.leases
+   set epoch = leases.epoch
+ where leases.id = %(lease_id)s::bigint
+returning leases.id

@@ -40,6 +40,16 @@ set local enable_partition_pruning = off
 -- Opens a reading transaction in which every statement sees the same instant of the ledger.
 begin isolation level repeatable read read only; set local idle_in_transaction_session_timeout = '120s'
 
+-- name: begin_look
+-- Opens a look at the server or the ledger that holds up nobody and gives up soon.
+begin read only; set local statement_timeout = '5s'; set local lock_timeout = '500ms';
+set local idle_in_transaction_session_timeout = '5s'
+
+-- name: begin_probe
+-- Opens the trial of a lock, which is rolled back: whatever it waits for, it waits for a moment.
+begin; set local statement_timeout = '5s'; set local lock_timeout = '250ms';
+set local idle_in_transaction_session_timeout = '5s'
+
 -- name: server
 -- Which server is this, and what does its clock say?
 select current_setting('server_version_num')::integer as version_number,
@@ -83,6 +93,13 @@ update duly.meta
   from pg_control_system() as control
  cross join pg_control_checkpoint() as checkpoint
 returning meta.incarnation
+
+-- name: version_moved
+-- Moves the version of the one row of meta by compare-and-set, and nothing else: the row says what it said before.
+update duly.meta
+   set schema_version = meta.schema_version
+ where meta.xmin::text = %(version)s::text
+returning meta.one
 
 -- name: schema_raised
 update duly.meta set schema_version = %(version)s::integer

@@ -116,6 +116,20 @@ async def test_instants_are_utc_whatever_zone_the_session_has(pooled: Pooler, ur
             await database.make_partitions()
 
 
+def test_the_doctor_sees_the_pooler_and_that_the_locking_is_in_use_behind_it(
+    pooled: Pooler, url: str
+) -> None:
+    """Two transactions of one connection meet two backends, and all that duly rests on is there all the same."""
+    through = {each["check"]: each for each in duly("doctor", url=pooled.url, ok=(0, 1))["checks"]}
+    direct = {each["check"]: each for each in duly("doctor", url=url, ok=(0, 1))["checks"]}
+    unsafe = "durability"  # the tests' server keeps nothing through a crash
+    assert {name for name, each in through.items() if each["state"] != "ok"} == {unsafe}
+    seen, plain = through["pooler"]["seen"], direct["pooler"]["seen"]
+    assert (seen["pooler"], seen["shares_backends"], seen["transaction_keeps_backend"]) == (True, True, True)
+    assert (plain["pooler"], plain["shares_backends"]) == (False, False)
+    assert "duly needs no session state" in through["pooler"]["words"]
+
+
 def test_the_pooler_shares_its_connections_among_transactions(pooled: Pooler) -> None:
     """What the tests above stand on: another transaction may be another session, and session locks would be lost."""
     with psycopg.connect(pooled.url, autocommit=True) as one, psycopg.connect(pooled.url) as other:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 import click
 
 import duly
-from duly import cli, errors, telemetry
+from duly import cli, doctor, errors, telemetry
 from duly.jobs import make_job, make_policy
 from duly.settings import Settings
 from tidy.repository import REFERENCE, SOURCE, files, first_column, functions, text, tree
@@ -94,6 +94,10 @@ def _keys(value: ast.AST | None, written: Mapping[str, ast.AST]) -> set[str]:
         for key in node.keys
         if isinstance(key, ast.Constant)
     }
+
+
+def test_the_checks_documented_are_the_checks_of_the_doctor() -> None:
+    assert first_column("doctor.md") == set(doctor.CHECKS)
 
 
 def test_the_errors_documented_are_the_errors() -> None:

@@ -70,6 +70,7 @@ READING = [
     "explain",
     "postmortem",
     "cluster",
+    "doctor",
     "export crontab",
 ]
 LOOPS = ["up", "scheduler", "worker"]
@@ -108,6 +109,7 @@ def test_the_verbs_are_those_that_others_rely_on() -> None:
         "audit",
         "backfill",
         "cluster",
+        "doctor",
         "explain",
         "migrate",
         "next",

@@ -25,6 +25,7 @@ main = Verbs(
         "explain": "duly.cli.ask:explain",
         "postmortem": "duly.cli.ask:postmortem",
         "cluster": "duly.cli.ask:cluster",
+        "doctor": "duly.cli.doctor:doctor",
         "import": "duly.cli.crontabs:imports",
         "export": "duly.cli.crontabs:exports",
     },
