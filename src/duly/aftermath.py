@@ -17,7 +17,7 @@ Found = Mapping[str, Any]
 
 
 def words(found: Found) -> str:
-    """The paragraphs. The first begins with the mechanisms that decided, and says whether somebody always could."""
+    """The paragraphs. The first begins with the mechanisms that decided, and says when nobody could."""
     parts = [
         _opening(found),
         _presence(found),
@@ -43,7 +43,7 @@ def _opening(found: Found) -> str:
         f"{told[:1].upper()}{told[1:]}{of} {when}" if told else f"No mechanism decided anything{of} {when}"
     )
     gaps = [each for each in found["promised"] if each["undecided"]["times"]]
-    whole = "somebody could decide at all times" if found["promised"] else "nothing was promised"
+    whole = "somebody who may decide was alive at all times" if found["promised"] else "nothing was promised"
     sentences = [f"{begin}, and {'the window was not whole' if gaps else whole}."]
     sentences += _undecided(gaps, everything=len(gaps) == len(found["promised"]))
     if absent := [each for each in found["nobody"] if each["role"] == "worker"]:
@@ -96,16 +96,19 @@ def _presence(found: Found) -> str:
     if not processes:
         return "No process was alive in it."
     count = len(processes) + found["left_out"]["processes"]
-    told = [
-        f"{each['role']} {each['id'][:8]} (host {each['host']}, pid {each['pid']}) from {each['started_at']}, "
-        + (
-            f"alive, last seen at {each['last_seen_at']}"
-            if each["ended"] == "living"
-            else f"{each['ended']} at {each['until_at']}"
-        )
-        for each in processes[-SHOWN:]
-    ]
+    told = [_process(each) for each in processes[-SHOWN:]]
     return f"{_count(count, 'process', 'processes')} lived in it: {'; '.join(_more(told, count, 'earlier one'))}."
+
+
+def _process(each: Found) -> str:
+    """One life; its clock only where that is a second and more off, as of the last heartbeat."""
+    end = f"{each['ended']} at {each['until_at']}"
+    if each["ended"] == "living":
+        end = f"alive, last seen at {each['last_seen_at']}"
+    offset = each["clock_offset"] or 0.0
+    clock = f", its clock {offset:+.3f} s off the database's" if abs(offset) >= 1 else ""
+    who = f"{each['role']} {each['id'][:8]} (host {each['host']}, pid {each['pid']})"
+    return f"{who} from {each['started_at']}, {end}{clock}"
 
 
 def _leadership(found: Found) -> str:

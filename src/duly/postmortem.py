@@ -15,7 +15,7 @@ from uuid import UUID
 
 from duly import aftermath, listing, reasons
 from duly.audit import audit_within, shown
-from duly.clock import text
+from duly.clock import text, utc
 from duly.cluster import ROLES, absences
 from duly.errors import DefinitionError
 from duly.owing import explained
@@ -82,8 +82,8 @@ async def postmortem(
     """The document of a window of time, of all jobs or of one; ``text`` says it in words.
 
     Without ``to_at`` the window ends now, without ``from_at`` it begins 24 h before its end. At most ``limit`` of each
-    list are shown. Raises DefinitionError for a window that ends before it begins or has not begun, NotFound for an
-    unknown job.
+    list are shown. Raises DefinitionError for a window that ends before it begins or has not begun, ValueError for a
+    naive time, NotFound for an unknown job.
     """
     async with database.transaction("begin_snapshot") as connection:
         window = await _window(database, connection, from_at, to_at, job, limit)
@@ -101,6 +101,7 @@ async def _window(
     limit: int,
 ) -> Window:
     as_of = await database.now(connection)
+    from_at, to_at = from_at and utc(from_at), to_at and utc(to_at)
     end = as_of if to_at is None else min(to_at, as_of)
     begin = end - DAY if from_at is None else from_at
     if from_at is not None and from_at > (to_at or as_of):
@@ -118,7 +119,8 @@ async def _window(
         ids = [row["id"] for row in await database.rows(connection, "postmortem", "homonyms", **named)]
         name = shown(found["namespace"], found["name"])
     assumed = [word for word, given in (("from", from_at), ("to", to_at)) if given is None]
-    return Window(as_of=as_of, begin=begin, end=end, assumed=assumed, job=name, job_ids=ids, limit=limit)
+    most = max(limit, 1)
+    return Window(as_of=as_of, begin=begin, end=end, assumed=assumed, job=name, job_ids=ids, limit=most)
 
 
 # ---------------------------------------------------------------- who was there
