@@ -192,7 +192,7 @@ class Jobs:
         """
         database = self._database()
         done = await Pauses(database).release(
-            name, owed=owed, author=self._author, reason=reason, dry_run=dry_run
+            Which(name=name), owed=owed, author=self._author, reason=reason, dry_run=dry_run
         )
         await database.nudge("duly_due")
         return done

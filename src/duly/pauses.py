@@ -213,42 +213,61 @@ class Pauses:
         return done
 
     async def release(
-        self, name: str, *, owed: object, author: str, reason: str | None = None, dry_run: bool = False
+        self, which: Which, *, owed: object, author: str, reason: str | None = None, dry_run: bool = False
     ) -> Resumed:
-        """Let a job go on that is held or poisoned; what is owed is answered by ``all``, ``latest`` or ``none``.
+        """Let jobs go on that are held or poisoned; what is owed is answered by ``all``, ``latest`` or ``none``.
 
         With ``lost`` nobody can know what became of it, since the history was restored: nothing of it runs, and all
         since the cursor is spans ``lost``, around the verdicts that are there. The answer says what is owed and how
         many runs that starts; with ``dry_run`` nothing else happens. A job that is not held is named under
-        ``unchanged``. Raises NotFound, DefinitionError for another word, Conflict where ``lost`` cannot be said.
+        ``unchanged``. Raises NotFound, DefinitionError for another word, Conflict for a single job of which ``lost``
+        cannot be said; among many it is named under ``refused``.
         """
-        answer = None if owed == LOST else catchup_word(name, owed)
+        answer = None if owed == LOST else catchup_word(which.name or "", owed)
+        signed = Actor(process=uuid4(), mechanism="operator", author=author, reason=reason)
         done = Resumed()
 
         async def page(connection: Connection, rows: Sequence[Row], now: datetime) -> None:
-            [row] = rows
-            if not (row["held"] or row["state"] in ("held", "poisoned")):
-                done.unchanged.append(row["name"])
-                return
-            [stands] = await self.database.rows(connection, "catalog", "standing_at", job_ids=[row["id"]])
-            at = max(now, row["from_at"], stands["cursor_at"])
-            meant = [({**row, "standing": stands}, at)]
-            if answer is None:
-                signed = Actor(process=uuid4(), mechanism="operator", author=author, reason=reason)
-                done.resumed.append(await self._forget(connection, row, at, None if dry_run else signed))
-            else:
-                pauses = await self._revisions(connection, meant, whole=row["state"] != "active")
-                done.resumed.append(_behind(pauses[row["id"]], row, at, answer))
-                if not dry_run:
-                    await self._answer(connection, pauses, answer)
-            if not dry_run:
-                await self._turn(connection, meant, author, paused=False, reason=reason)
-                await self.database.rows(
-                    connection, "catalog", "revive", job_ids=[row["id"]], generation=row["generation"]
-                )
+            for row in rows:
+                if not (row["held"] or row["state"] in ("held", "poisoned")):
+                    done.unchanged.append(row["name"])
+                    continue
+                try:
+                    done.resumed.append(await self._let_go(connection, row, now, answer, signed, dry_run))
+                except Conflict as error:
+                    if which.name is not None:
+                        raise
+                    done.refused[row["name"]] = error.message
 
-        await self._pages(Which(name=name), dry_run, page)
+        await self._pages(which, dry_run, page)
         return done
+
+    async def _let_go(
+        self,
+        connection: Connection,
+        row: Row,
+        now: datetime,
+        answer: Catchup | None,
+        signed: Actor,
+        dry_run: bool,
+    ) -> Window:
+        """Release one job, or say what that would mean. Conflict is raised before anything is written."""
+        [stands] = await self.database.rows(connection, "catalog", "standing_at", job_ids=[row["id"]])
+        at = max(now, row["from_at"], stands["cursor_at"])
+        meant = [({**row, "standing": stands}, at)]
+        if answer is None:
+            window = await self._forget(connection, row, at, None if dry_run else signed)
+        else:
+            pauses = await self._revisions(connection, meant, whole=row["state"] != "active")
+            window = _behind(pauses[row["id"]], row, at, answer)
+            if not dry_run:
+                await self._answer(connection, pauses, answer)
+        if not dry_run:
+            await self._turn(connection, meant, str(signed.author), paused=False, reason=signed.reason)
+            await self.database.rows(
+                connection, "catalog", "revive", job_ids=[row["id"]], generation=row["generation"]
+            )
+        return window
 
     async def _forget(self, connection: Connection, row: Row, at: datetime, actor: Actor | None) -> Window:
         """What is lost of a job up to ``at``; written where somebody signs it."""

@@ -229,6 +229,32 @@ def test_a_held_job_waits_for_a_word(call: Call, monkeypatch: pytest.MonkeyPatch
     assert call("jobs", "show", "tick")[1]["state"] == "active"
 
 
+def test_many_jobs_are_held_and_released_by_a_pattern(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = call("jobs", "hold", "--match", "*", "--dry-run", as_json=False)[1]
+    assert tried == "would be held hourly\nwould be held tick\n"
+    assert call("jobs", "list", "--state", "held")[1]["items"] == []
+    assert call("jobs", "hold", "--tag", "calm")[1]["paused"] == ["hourly"]
+    assert call("jobs", "hold", "--match", "t*")[1]["paused"] == ["tick"]
+    assert call("jobs", "pause", "--match", "*")[1]["refused"][0]["job"] == "hourly"
+    shift(monkeypatch, 7200)
+    assert call("jobs", "release", "all", "--match", "*")[0] == 1, "that starts more than a hundred runs"
+    tried = call("jobs", "release", "latest", "--match", "*", "--dry-run", as_json=False)[1]
+    assert [words.split(":")[0] for words in tried.splitlines()] == [
+        "would be released hourly",
+        "would be released tick",
+    ]
+    done = call("jobs", "release", "latest", "--match", "*")[1]
+    assert ([each["job"] for each in done["resumed"]], done["runs"]) == (["hourly", "tick"], 2)
+    assert call("jobs", "release", "latest", "--match", "*")[1]["unchanged"] == ["hourly", "tick"]
+    for wrong in (
+        ["latest"],
+        ["tick", "latest", "--match", "*"],
+        ["tick", "hourly", "all"],
+        ["soon", "--match", "*"],
+    ):
+        assert call("jobs", "release", *wrong)[0] == 2, wrong
+
+
 # ------------------------------------------------------------------ calendars
 
 

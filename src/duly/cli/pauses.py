@@ -52,7 +52,7 @@ def pause_jobs(
     from duly.pauses import Pauses
     from duly.records import author
 
-    which = _which(job, match, tag)
+    which = which_jobs(job, match, tag)
 
     def asked(trial: bool) -> dict[str, Any]:
         done = run_on(
@@ -101,7 +101,7 @@ def resume_jobs(
     from duly.pauses import Pauses
     from duly.records import author
 
-    which = _which(job, match, tag)
+    which = which_jobs(job, match, tag)
 
     def asked(trial: bool) -> dict[str, Any]:
         done = run_on(
@@ -122,7 +122,8 @@ def resume_jobs(
     return 0
 
 
-def _which(job: str | None, match: str | None, tag: str | None) -> Which:
+def which_jobs(job: str | None, match: str | None, tag: str | None) -> Which:
+    """The jobs that are meant: one by its name, or many by a pattern or a tag."""
     from duly.pauses import Which
 
     if (job is None) == (match is None and tag is None):

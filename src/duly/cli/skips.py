@@ -9,11 +9,13 @@ import click
 
 from duly.cli.definitions import dry_run
 from duly.cli.output import document, line
-from duly.cli.pauses import ask, reason, show_paused, show_resumed, yes
+from duly.cli.pauses import ask, match, reason, show_paused, show_resumed, tag, which_jobs, yes
 from duly.cli.verbs import INSTANT, Options, verb
 
 if TYPE_CHECKING:
     from duly.skips import Skipped
+
+_OWED = ("all", "latest", "none", "lost")
 
 
 @verb("skip", example="duly jobs skip nightly_sales 2027-12-25T01:00:00Z --reason holiday")
@@ -61,20 +63,28 @@ def _tell(done: Skipped, word: str, as_json: bool, dry_run: bool) -> int:
     return 0
 
 
-@verb("hold", example="duly jobs hold nightly_sales --reason 'the figures look wrong'")
-@click.argument("job")
+@verb(
+    "hold",
+    example="duly jobs hold nightly_sales --reason 'the figures look wrong'\n"
+    "duly jobs hold --match 'nightly_*' --dry-run",
+)
+@click.argument("job", required=False)
+@match
+@tag
 @reason
 @dry_run
-def hold_job(options: Options, job: str, reason: str | None, dry_run: bool) -> int:
+def hold_jobs(
+    options: Options, job: str | None, match: str | None, tag: str | None, reason: str | None, dry_run: bool
+) -> int:
     """Let everything of JOB wait until somebody releases it and says what is to become of what is owed then.
 
     Live runs go on. `jobs list` counts what is owed.
     """
     from duly.cli.opening import run_on
-    from duly.pauses import Pauses, Which
+    from duly.pauses import Pauses
     from duly.records import author
 
-    which = Which(name=job)
+    which = which_jobs(job, match, tag)
     done = run_on(
         options,
         lambda db: Pauses(db).pause(which, author=author(), reason=reason, hold=True, dry_run=dry_run),
@@ -83,13 +93,25 @@ def hold_job(options: Options, job: str, reason: str | None, dry_run: bool) -> i
     return 0
 
 
-@verb("release", example="duly jobs release nightly_sales latest")
-@click.argument("job")
-@click.argument("owed", type=click.Choice(["all", "latest", "none", "lost"]), metavar="all|latest|none|lost")
+@verb(
+    "release",
+    example="duly jobs release nightly_sales latest\nduly jobs release latest --match 'nightly_*' --dry-run",
+)
+@click.argument("words", nargs=-1, required=True, metavar="[JOB] all|latest|none|lost")
+@match
+@tag
 @reason
 @yes
 @dry_run
-def release_job(options: Options, job: str, owed: str, reason: str | None, yes: bool, dry_run: bool) -> int:
+def release_jobs(
+    options: Options,
+    words: tuple[str, ...],
+    match: str | None,
+    tag: str | None,
+    reason: str | None,
+    yes: bool,
+    dry_run: bool,
+) -> int:
     """Let JOB go on that is held or poisoned, and say what of what is owed is to run.
 
     `lost` after a restore: nobody can know what became of it, and nothing of it runs.
@@ -99,10 +121,13 @@ def release_job(options: Options, job: str, owed: str, reason: str | None, yes: 
     from duly.pauses import Pauses, Resumed
     from duly.records import author
 
+    job, owed = _released(words)
+    which = which_jobs(job, match, tag)
+
     def asked(trial: bool) -> Resumed:
         return run_on(
             options,
-            lambda db: Pauses(db).release(job, owed=owed, author=author(), reason=reason, dry_run=trial),
+            lambda db: Pauses(db).release(which, owed=owed, author=author(), reason=reason, dry_run=trial),
         )
 
     done = asked(True)
@@ -111,3 +136,15 @@ def release_job(options: Options, job: str, owed: str, reason: str | None, yes: 
         done = asked(False)
     show_resumed(done.document(), "released", dry_run, options.json)
     return 0
+
+
+def _released(words: tuple[str, ...]) -> tuple[str | None, str]:
+    """The job, if one is named, and what of what is owed is to run."""
+    *jobs, owed = words
+    if len(jobs) > 1:
+        raise click.UsageError(
+            f"{words[1]!r} is one word too many; more jobs than one are named by --match or --tag"
+        )
+    if owed not in _OWED:
+        raise click.BadParameter(f"{owed!r} is not one of {', '.join(map(repr, _OWED))}")
+    return (jobs[0] if jobs else None), owed
