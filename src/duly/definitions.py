@@ -7,7 +7,7 @@ from typing import Any
 
 from duly.errors import DefinitionError
 from duly.jobs import OWN_OVERLAP, Job, Policy, make_job
-from duly.schedules import Bounded, Cron, Limited, Schedule, load, parse
+from duly.schedules import Bounded, Cron, Limited, Schedule, load, names_zone, parse
 from duly.tasks import HTTP_TIMEOUT, http_task, python_task, shell_task
 
 _OF_A_TEXT = ("tz", "dst_gap", "dst_fold", "dialect")
@@ -111,7 +111,7 @@ def _rule(name: str, before: Schedule, given: dict[str, Any]) -> dict[str, Any]:
 
 def _habits(before: Cron, schedule: str, reading: Mapping[str, Any]) -> dict[str, Any]:
     """The zone and the rules for clock changes of ``before``, as far as they belong to the new text."""
-    zone = {} if "=" in schedule else {"tz": before.zone}
+    zone = {} if names_zone(schedule) else {"tz": before.zone}
     meant = parse(schedule, reading.get("tz", zone.get("tz")), dialect=reading.get("dialect", "duly"))
     if meant.follows_real_time or before.follows_real_time:
         return zone

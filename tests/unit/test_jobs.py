@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from duly.definitions import changed
 from duly.errors import (
     CatchupMissing,
     DefinitionError,
@@ -364,3 +365,12 @@ def test_the_data_interval_is_that_of_the_schedule() -> None:
 )
 def test_a_schedule_comes_back_from_its_definition(schedule: Any) -> None:
     assert load_schedule(json.loads(json.dumps(schedule.definition()))) == schedule
+
+
+@pytest.mark.parametrize(
+    ("text", "zone"),
+    [("DST_GAP=skip 30 2 * * *", "Europe/Berlin"), ("DST_GAP=skip TZ=Asia/Tokyo 30 2 * * *", "Asia/Tokyo")],
+)
+def test_a_new_text_is_meant_in_the_zone_of_the_one_before_unless_it_names_one(text: str, zone: str) -> None:
+    before = {"definition": job(tz="Europe/Berlin").definition()}
+    assert changed("nightly", before, {"schedule": text}).schedule.zone == zone

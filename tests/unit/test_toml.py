@@ -226,6 +226,21 @@ def test_the_zone_of_the_command_is_that_of_a_file_without_one() -> None:
     assert loaded(text, zone="Asia/Tokyo").jobs[0].schedule.zone == "Asia/Tokyo"
 
 
+@pytest.mark.parametrize(
+    ("schedule", "zone"),
+    [
+        ("DST_GAP=skip 30 2 * * *", "Europe/Paris"),
+        ("DST_FOLD=both DST_GAP=shift 30 2 * * *", "Europe/Paris"),
+        ("DIALECT=quartz 0 30 2 * * ?", "Europe/Paris"),
+        ("DST_GAP=skip TZ=Asia/Tokyo 30 2 * * *", "Asia/Tokyo"),
+        ("CRON_TZ=Asia/Tokyo 30 2 * * *", "Asia/Tokyo"),
+    ],
+)
+def test_only_a_zone_in_the_text_is_put_above_that_of_the_settings(schedule: str, zone: str) -> None:
+    text = f'[[job]]\nname = "a"\nshell = "true"\nschedule = "{schedule}"\ncatchup = "all"\n'
+    assert loaded(text, zone="Europe/Paris").jobs[0].schedule.zone == zone
+
+
 def test_a_setting_that_does_not_exist_is_refused() -> None:
     with pytest.raises(DefinitionError, match="unknown setting 'pol'"):
         loaded("[duly]\npol = 1\n")

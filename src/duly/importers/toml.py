@@ -24,7 +24,7 @@ from duly.errors import (
     UnknownZone,
 )
 from duly.jobs import Catchup, Job, OnLost, Overlap
-from duly.schedules import parse
+from duly.schedules import names_zone, parse
 from duly.settings import Settings
 from duly.tasks import METHODS
 
@@ -149,7 +149,7 @@ def _described(given: dict[str, Any], zone: str) -> Job:
     schedule = given.pop("schedule", None)
     if schedule is not None and not isinstance(schedule, str):
         raise DefinitionError(f"job {name!r}: schedule is text, not {schedule!r:.60}")
-    if schedule is not None and "tz" not in given and zone != "UTC" and "=" not in schedule:
+    if schedule is not None and "tz" not in given and zone != "UTC" and not names_zone(schedule):
         given["tz"] = zone
     for key in ("start", "end"):
         if key in given:
@@ -353,7 +353,7 @@ PARAMETERS: Mapping[str, tuple[Mapping[str, Any], str]] = {
     "schedule": (_TEXT, "when; without one the job runs only when it is triggered"),
     "tz": (_TEXT, "the zone of the schedule"),
     "start": (_WHEN, "no instant before this one"),
-    "end": (_WHEN, "no instant after this one"),
+    "end": (_WHEN, "no instant at or after this one"),
     "limit": (_COUNT, "so many instants, then the job has ended"),
     "exclude": (_TEXT, "instants of this schedule are recorded as excluded"),
     "dst_gap": ({"enum": ["run-after", "skip", "shift"]}, "a local time that does not exist"),

@@ -20,7 +20,7 @@ from duly.schedules.cron import Cron, cron
 from duly.schedules.days import Days, days
 from duly.schedules.interval import Interval, every
 from duly.schedules.listed import Instants, Never, Once, at_times, never, once
-from duly.schedules.notation import parse
+from duly.schedules.notation import names_zone, parse
 from duly.schedules.stored import load
 from duly.schedules.zones import Transition, tzdata_version
 
@@ -48,6 +48,7 @@ __all__ = [
     "every_calendar",
     "limited",
     "load",
+    "names_zone",
     "never",
     "once",
     "parse",

@@ -24,6 +24,7 @@ LONGEST_COMBINATION = 300_000
 
 _UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 _PREFIX = re.compile(r"(?P<name>CRON_TZ|TZ|DST_GAP|DST_FOLD|DIALECT)=(?P<value>[^ \t()]*)[ \t]*")
+_ZONED = re.compile(r"(?<![A-Z_])(?:CRON_)?TZ=")
 _DURATION = re.compile(r"(?:[0-9]{1,10}(?:\.[0-9]{1,6})?(?:ms|[smhdw]))+")
 _RATE = re.compile(r"rate\([ \t]*([0-9]{1,9})[ \t]+(minute|hour|day)s?[ \t]*\)")
 _AT = re.compile(r"at\([ \t]*([^()]*?)[ \t]*\)")
@@ -35,6 +36,11 @@ _UNIT_WORD = re.compile(r"(day|week|month|year)s?")
 
 
 T = TypeVar("T")
+
+
+def names_zone(text: str) -> bool:
+    """Does the text of a schedule name a zone itself, so that none may stand beside it?"""
+    return _ZONED.search(text) is not None
 
 
 class _Rules(NamedTuple):
