@@ -250,17 +250,23 @@ class _Reader:
         if ends is not None:
             length = (self._day(ends, 0, ends.value) - start).days
         elif lasts is not None:
-            found = _LENGTH.fullmatch(lasts.value)
-            parts = zip(found.groups() if found else (), _UNITS, strict=False)
-            seconds = sum(int(number or 0) * unit for number, unit in parts)
-            if seconds % 86_400:
-                raise lasts.refused(f"DURATION {lasts.value!r:.40} is no whole day", self.file, hint=_ALL_DAY)
-            length = seconds // 86_400
+            length = self._lasting(lasts)
         else:
             length = 1 if self.by_date else 0
         if not 1 <= length <= LONGEST:
-            raise begins.refused(f"an event lasts {length} days; 1 to {LONGEST} can be taken", self.file)
+            said = ends or lasts or begins
+            raise said.refused(f"an event lasts {length} days; 1 to {LONGEST} can be taken", self.file)
         return length
+
+    def _lasting(self, given: Property) -> int:
+        found = _LENGTH.fullmatch(given.value)
+        if found is None or not any(found.groups()):
+            hint = "write a length such as P1D or P2W"
+            raise given.refused(f"DURATION {given.value!r:.40} cannot be read", self.file, hint=hint)
+        seconds = sum(int(number or 0) * unit for number, unit in zip(found.groups(), _UNITS, strict=True))
+        if seconds % 86_400:
+            raise given.refused(f"DURATION {given.value!r:.40} is no whole day", self.file, hint=_ALL_DAY)
+        return seconds // 86_400
 
     def _replaces(self, *, recurs: bool) -> date | None:
         given = self.event.one("RECURRENCE-ID", self.file)

@@ -52,7 +52,7 @@ class Rule:
     def days(self, start: date) -> Iterator[date]:
         """The days on which it begins again, in order, ``start`` the first of them.
 
-        The event's own day counts as the first one even where the rule would not name it, as RFC 5545 has it.
+        The event's own day is the first one even where the rule would not name it, which RFC 5545 leaves open.
         Raises Unreadable when the rule ends before it begins, or names no day at all.
         """
         if self.until is not None and self.until < start:
