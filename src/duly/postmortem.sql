@@ -45,7 +45,8 @@ select term.lease, term.epoch, term.term, term.holder, term.host, term.pid, term
 
 -- name: decided
 -- Who decided in the window, by which mechanism and under which grant, and what came of it. People are told apart by
--- what they are called: each call of a client is a process of its own.
+-- what they are called: each call of a client is a process of its own. What was decided is met once: of a time that
+-- statistics do not know yet, a second join would be made anew for each decision.
 with chosen as materialized (
     select decisions.id, decisions.mechanism, decisions.at, decisions.lease, decisions.epoch, decisions.term, decisions.author,
            case when decisions.mechanism <> 'operator' then decisions.process end as process,
@@ -55,34 +56,32 @@ with chosen as materialized (
      where decisions.at > %(from_at)s::timestamptz
        and decisions.at <= %(to_at)s::timestamptz
 ),
-written as (
-    select chosen.id, count(runs.job_id) as runs, 0::bigint as spans
+made as (
+    select chosen.id, chosen.mechanism, chosen.process, chosen.host, chosen.pid, chosen.lease, chosen.epoch, chosen.term,
+           chosen.author, chosen.at, null::text as kind
+      from chosen
+     where %(job_ids)s::bigint[] is null
+ union all
+    select chosen.id, chosen.mechanism, chosen.process, chosen.host, chosen.pid, chosen.lease, chosen.epoch, chosen.term,
+           chosen.author, chosen.at, 'run'
       from chosen
       join duly.runs on runs.decision_id = chosen.id
      where runs.scheduled_at <= %(to_at)s::timestamptz
        and (%(job_ids)s::bigint[] is null or runs.job_id = any(%(job_ids)s::bigint[]))
-     group by chosen.id
  union all
-    select chosen.id, 0, count(spans.job_id)
+    select chosen.id, chosen.mechanism, chosen.process, chosen.host, chosen.pid, chosen.lease, chosen.epoch, chosen.term,
+           chosen.author, chosen.at, 'span'
       from chosen
       join duly.spans on spans.decision_id = chosen.id
      where spans.lo < %(to_at)s::timestamptz
        and (%(job_ids)s::bigint[] is null or spans.job_id = any(%(job_ids)s::bigint[]))
-     group by chosen.id
-),
-made as (
-    select written.id, sum(written.runs)::bigint as runs, sum(written.spans)::bigint as spans
-      from written
-     group by written.id
 )
-select chosen.mechanism, chosen.process, chosen.host, chosen.pid, chosen.lease, chosen.epoch, chosen.term, chosen.author,
-       count(chosen.id) as decisions, coalesce(sum(made.runs), 0)::bigint as runs,
-       coalesce(sum(made.spans), 0)::bigint as spans, min(chosen.at) as first_at, max(chosen.at) as last_at
-  from chosen
-  left join made on made.id = chosen.id
- where %(job_ids)s::bigint[] is null or made.id is not null
- group by chosen.mechanism, chosen.process, chosen.host, chosen.pid, chosen.lease, chosen.epoch, chosen.term, chosen.author
- order by min(chosen.at), chosen.mechanism, chosen.process
+select made.mechanism, made.process, made.host, made.pid, made.lease, made.epoch, made.term, made.author,
+       count(distinct made.id) as decisions, count(made.id) filter (where made.kind = 'run') as runs,
+       count(made.id) filter (where made.kind = 'span') as spans, min(made.at) as first_at, max(made.at) as last_at
+  from made
+ group by made.mechanism, made.process, made.host, made.pid, made.lease, made.epoch, made.term, made.author
+ order by min(made.at), made.mechanism, made.process
 
 -- name: worked
 -- What each worker tried in the window, and its last sign of life among that: a lost attempt is ended by somebody else.

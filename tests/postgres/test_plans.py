@@ -43,10 +43,12 @@ async def crowded(database: Database) -> AsyncIterator[Connection]:
         yield connection
 
 
-async def plan_of(database: Database, connection: Connection, name: str, **given: object) -> str:
+async def plan_of(
+    database: Database, connection: Connection, name: str, *, room: str = "ledger", **given: object
+) -> str:
     """The plan of a shipped statement, with the parameters it is given."""
     cursor = await connection.execute(
-        f"explain (costs off, verbose) {statements('ledger')[name]}", database.given(given)
+        f"explain (costs off, verbose) {statements(room)[name]}", database.given(given)
     )
     return "\n".join(str(next(iter(row.values()))) for row in await cursor.fetchall())
 
@@ -116,6 +118,26 @@ async def test_a_worker_consumes_due_timers_by_index_without_a_sort(
     assert "cursors_pkey" in plan
     assert not SORT.search(plan), plan
     assert "Seq Scan" not in plan, plan
+
+
+async def test_a_look_back_reads_the_runs_once_also_where_statistics_know_no_decision(
+    database: Database,
+) -> None:
+    """Of the last hour they may say that there is none: a plan for one would read all runs for each of thousands."""
+    async with database.connection() as connection:
+        await connection.execute(
+            "insert into duly.decisions (mechanism, at) "
+            "select 'database', '2026-01-01Z'::timestamptz + n * interval '1 s' from generate_series(1, 3000) n"
+        )
+        await connection.execute(
+            "insert into duly.runs (job_id, scheduled_at, decision_id) "
+            "select 1, '2026-01-01Z'::timestamptz + n * interval '1 s', n from generate_series(1, 3000) n"
+        )
+        await connection.execute("analyze duly.decisions, duly.runs")
+        window = {"from_at": "2026-02-01Z", "to_at": "2026-02-02Z", "job_ids": None}
+        plan = await plan_of(database, connection, "decided", room="postmortem", **window)
+    assert "Hash Join" in plan, plan
+    assert "Nested Loop" not in plan, plan
 
 
 async def touched(

@@ -13,7 +13,7 @@ from duly.aftermath import markdown
 from duly.errors import DefinitionError, NotFound
 from duly.postmortem import postmortem
 from duly.testing import Lab
-from promises.stage import Open, at, decide, remember, rows
+from promises.stage import Open, at, remember, rows
 
 NOON = "2027-01-05T12:00:00Z"
 
@@ -258,7 +258,13 @@ async def test_lists_are_cut_and_what_is_left_out_is_counted(laboratory: Open) -
         page = markdown(found)
         assert "\n6 more are left out." in page
         assert "| job0 | missed | 3 |" in page
-        await decide(t)
+        for number in range(7):
+            t.fail_next(f"job{number}")
+        await t.settle()
+        found = await told(t)
+        [failed] = found["attempts"]
+        assert (failed["outcome"], failed["count"], len(failed["first"])) == ("failed", 7, 5)
+        assert "; 2 attempts more)" in found["text"]
 
 
 async def test_what_is_unaccounted_is_not_passed_over(laboratory: Open) -> None:
