@@ -38,7 +38,7 @@ class Duly:
         self._given = settings
         self._database = database
         self.tasks: dict[str, Task] = {}
-        self._jobs: dict[str, Job] = {}
+        self._jobs: dict[tuple[str, str], Job] = {}
         self._callable: dict[str, dict[str, Any]] = {}  # tasks declared for themselves, with their policies
         self._client: Client | None = None
         self._sync: SyncClient | None = None
@@ -72,7 +72,7 @@ class Duly:
                 **self._callable[name],
             )
             for name in self.tasks
-            if name in self._callable and name not in used and name not in self._jobs
+            if name in self._callable and name not in used and ("default", name) not in self._jobs
         ]
 
     # ------------------------------------------------------------------ declaring
@@ -244,11 +244,11 @@ class Duly:
             self._register(task)
 
     def _declare(self, job: Job) -> None:
-        if job.name in self._jobs:
+        if job.key in self._jobs:
             raise DefinitionError(
-                f"job {job.name!r} is declared twice; names are unique, give one another name="
+                f"job {job.shown!r} is declared twice; names are unique, give one another name="
             )
-        self._jobs[job.name] = job
+        self._jobs[job.key] = job
 
     def _register(self, task: Task) -> None:
         known = self.tasks.get(task.name)

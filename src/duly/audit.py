@@ -17,8 +17,10 @@ from typing import Any
 
 from duly.clock import text
 from duly.cluster import Overtaken, overtaken
-from duly.errors import DefinitionError, NotFound
+from duly.errors import DefinitionError
 from duly.generations import unbalanced
+from duly.jobs import shown
+from duly.listing import named
 from duly.owing import Owing, explained
 from duly.postgres import Connection, Database, Row
 from duly.recount import Counter, Unreadable, counter, instant, micros
@@ -172,15 +174,16 @@ async def audit_within(
             f"nothing lies from {text(from_at)} to {text(to_at)}", hint="give the earlier first"
         )
     as_of = await database.now(connection)
+    found = None if job is None else await named(database, connection, job)
+    key = None if found is None else (found["namespace"], found["name"])
     reading = _Reading(database, from_at, to_at, as_of=as_of, answers=answers, owing=owing)
-    after = seen = 0
-    while jobs := await database.rows(connection, "audit", "audit_jobs", after=after, job=job, limit=PAGE):
-        seen += len(jobs)
+    namespace, name = key or (None, None)
+    asked: dict[str, Any] = {"namespace": namespace, "name": name, "limit": PAGE}
+    after = 0
+    while jobs := await database.rows(connection, "audit", "audit_jobs", after=after, **asked):
         await reading.page(connection, jobs)
         after = jobs[-1]["id"]
-    leadership = await overtaken(database, connection, job=job, from_at=from_at, to_at=to_at, limit=LISTED)
-    if job is not None and not seen:
-        raise NotFound(f"there is no job {job!r}", hint="see `duly jobs list`")
+    leadership = await overtaken(database, connection, job=key, from_at=from_at, to_at=to_at, limit=LISTED)
     return Report(
         as_of=as_of,
         totals=reading.totals,
@@ -539,11 +542,6 @@ class _Line:
                 hi=_instant(hi),
             )
         )
-
-
-def shown(namespace: str, name: str) -> str:
-    """A job's name as it is shown: with the namespace where that is not the default one."""
-    return name if namespace == "default" else f"{namespace}/{name}"
 
 
 def _kind(cause: str | None) -> str:

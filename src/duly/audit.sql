@@ -2,14 +2,12 @@
 -- and who is there and who leads. Nothing is written here.
 
 -- name: audit_jobs
--- One page of jobs, removed ones included, each with its cursor.
+-- One page of all jobs or of those of a namespace and name, removed ones included, each with its cursor.
 select jobs.id, jobs.namespace, jobs.name, jobs.state, cursors.cursor_at
   from duly.jobs
   left join duly.cursors on cursors.job_id = jobs.id
  where jobs.id > %(after)s::bigint
-   and (%(job)s::text is null
-        or (jobs.namespace = 'default' and jobs.name = %(job)s::text)
-        or jobs.namespace || '/' || jobs.name = %(job)s::text)
+   and (%(name)s::text is null or jobs.namespace = %(namespace)s::text and jobs.name = %(name)s::text)
  order by jobs.id
  limit %(limit)s::integer
 
@@ -81,7 +79,9 @@ with page as materialized (
                           from duly.revisions where revisions.job_id = jobs.id
                          order by revisions.revision desc limit 1)
                 else jobs.state = %(state)s::text end
-       and (%(match)s::text is null or jobs.name ~ %(match)s::text)
+       and (%(match)s::text is null
+            or case when jobs.namespace = 'default' then jobs.name else jobs.namespace || '/' || jobs.name end
+               ~ %(match)s::text)
        and (%(after_id)s::bigint is null
             or (jobs.name, jobs.id) > (%(after_name)s::text, %(after_id)s::bigint))
      order by jobs.name, jobs.id
@@ -195,8 +195,8 @@ select jobs.id, jobs.namespace, jobs.name, jobs.state, jobs.removed_at
  limit 1
 
 -- name: near_names
--- Names of about the same length, for the hint.
-select jobs.name
+-- Names of about the same length, as they are shown, for the hint.
+select case when jobs.namespace = 'default' then jobs.name else jobs.namespace || '/' || jobs.name end as name
   from duly.jobs
  where jobs.state <> 'removed'
  order by abs(length(jobs.name) - length(%(name)s::text)), jobs.name
@@ -472,15 +472,15 @@ with signed as materialized (
       from duly.decisions
      where decisions.lease is not null
        and decisions.epoch is not null
-       and (%(job)s::text is null
+       and (%(name)s::text is null
             or decisions.lease in
                (select leases.name
                   from duly.jobs
                   join duly.revisions on revisions.job_id = jobs.id
                   join duly.policies on policies.id = revisions.policy_id
                   join duly.leases on leases.id = policies.lease_id
-                 where (jobs.namespace = 'default' and jobs.name = %(job)s::text)
-                    or jobs.namespace || '/' || jobs.name = %(job)s::text))
+                 where jobs.namespace = %(namespace)s::text
+                   and jobs.name = %(name)s::text))
 ),
 ordered as (
     select signed.id, signed.lease, signed.epoch, signed.term, signed.process, signed.at, signed.xid,

@@ -18,7 +18,7 @@ from psycopg.types.json import Jsonb
 from duly.clock import text
 from duly.definitions import changed
 from duly.errors import Conflict, DefinitionError, NotFound
-from duly.jobs import NAME
+from duly.jobs import NAME, shown
 from duly.ledger import Ledger
 from duly.postgres import Database, Row
 from duly.registration import Registration, readable
@@ -125,7 +125,7 @@ class Calendars:
                 )
             for row in page:
                 if await self._revise(row["id"], name, f"{author} (calendar {name}, version {version})"):
-                    reached.append(row["name"])
+                    reached.append(shown(row["namespace"], row["name"]))
             if not page:
                 return reached
             after = page[-1]["id"]
@@ -140,7 +140,7 @@ class Calendars:
             [row] = found
             now = await self.database.now(connection)
             at = max(now, row["from_at"], places[job_id]["cursor_at"])
-            job = changed(row["name"], row, {})
+            job = changed(row, {})
             [interned] = await self._registration.intern(connection, [(job, readable(row["schedule"]), at)])
             newer = {job_id: row["revision"] + 1}
             await self._registration.append(

@@ -16,9 +16,10 @@ from uuid import uuid4
 
 from psycopg.types.json import Jsonb
 
-from duly.errors import Conflict, DefinitionError, NotFound
-from duly.jobs import Job, check_args
+from duly.errors import Conflict, DefinitionError
+from duly.jobs import Job, check_args, shown
 from duly.ledger import Actor, Ledger, run_id
+from duly.listing import named
 from duly.postgres import Connection, Database, Row
 from duly.previews import Previews
 from duly.registration import REPLAN, Applied, Registration, Wish
@@ -100,7 +101,7 @@ class Catalog:
 
     async def _planned(
         self, jobs: Sequence[Job], token: str, wish: Wish
-    ) -> Mapping[str, tuple[int, int] | None]:
+    ) -> Mapping[tuple[str, str], tuple[int, int] | None]:
         """What the plan was made for, if all is still so."""
         seen = await Previews(self.database).preview(
             jobs, generation=wish.generation, owner=wish.owner, limit=0
@@ -126,15 +127,16 @@ class Catalog:
                 place = bisect_left(kept, job["id"])
                 if place < len(kept) and kept[place] == job["id"]:
                     continue
+                name = shown(job["namespace"], job["name"])
                 if job["generation"] > wish.generation:
-                    applied.note("conflicts", job["name"])
+                    applied.note("conflicts", name)
                     continue
                 if job["absent"] < grace:
-                    applied.note("absent", job["name"])
+                    applied.note("absent", name)
                     continue
-                applied.note("removed", job["name"])
+                applied.note("removed", name)
                 if not wish.dry_run:
-                    await self.remove(job["name"], author=wish.author, generation=wish.generation)
+                    await self.remove(name, author=wish.author, generation=wish.generation)
             if not page:
                 return
             after = page[-1]["id"]
@@ -155,7 +157,7 @@ class Catalog:
         """
         applied = Applied()
         async with self.database.transaction("begin_long") as connection:
-            job = await self.named(connection, name)
+            job = await named(self.database, connection, name, removed=False)
             await self.ledger.boundary_lock(connection, [job["id"]])
             [newest] = await self.database.rows(connection, "catalog", "newest", job_ids=[job["id"]])
             wish = Wish(
@@ -204,7 +206,7 @@ class Catalog:
                 )
             for job in jobs:
                 if await self._revise_job(job, schedule["definition"], author):
-                    done.revised.append(job["name"])
+                    done.revised.append(shown(job["namespace"], job["name"]))
             if not jobs:
                 return
             after = jobs[-1]["id"]
@@ -234,19 +236,6 @@ class Catalog:
 
     # ------------------------------------------------------------------ one job
 
-    async def named(self, connection: Connection, name: str, namespace: str = "default") -> Row:
-        """The job of this name; raises NotFound with names that look alike."""
-        row = await self.database.row(connection, "catalog", "named", namespace=namespace, name=name)
-        if row is not None:
-            return row
-        near = await self.database.rows(
-            connection, "catalog", "near", namespace=namespace, name=name, pattern=f"{name[:4]}%"
-        )
-        names = ", ".join(each["name"] for each in near)
-        raise NotFound(
-            f"there is no job {name!r}", hint=f"did you mean {names}?" if names else "see `duly jobs list`"
-        )
-
     async def remove(self, name: str, *, author: str, dry_run: bool = False, generation: int = 0) -> None:
         """End a job's time line now; what was owed becomes one span ``removed`` of each revision.
 
@@ -254,7 +243,7 @@ class Catalog:
         its owner that is older than ``generation`` does not make it again. Raises NotFound.
         """
         async with self.database.transaction() as connection:
-            job = await self.named(connection, name)
+            job = await named(self.database, connection, name, removed=False)
             if dry_run:
                 return
             await self.ledger.settle_removed(
@@ -291,25 +280,25 @@ class Catalog:
         _check_key(wanted)
         given = None if args is None else check_args(name, args)
         async with self.database.transaction() as connection:
-            job = await self.named(connection, name)
+            job = await named(self.database, connection, name, removed=False)
             at, created = await trigger(
                 self.ledger,
                 connection,
                 job["id"],
-                name,
+                shown(job["namespace"], job["name"]),
                 key=wanted,
                 args=given,
                 author=author,
                 dry_run=dry_run,
             )
-        return Triggered(run=run_id(name, at, wanted), created=created)
+        return Triggered(run=run_id(job["name"], at, wanted, job["namespace"]), created=created)
 
     async def park(self, connection: Connection, job_id: int, state: str, reason: str) -> str | None:
         """Set a job aside until a person edits it; returns its name if it was active."""
         row = await self.database.row(
             connection, "catalog", "park", job_ids=[job_id], state=state, reason=reason[:2000]
         )
-        return row["name"] if row else None
+        return shown(row["namespace"], row["name"]) if row else None
 
     async def count(self, connection: Connection) -> int:
         """How many jobs there are that are not removed."""
@@ -317,9 +306,9 @@ class Catalog:
         return int(row["jobs"]) if row else 0
 
     async def names(self, connection: Connection, ids: Sequence[int]) -> dict[int, str]:
-        """The names of jobs by id, removed ones included."""
+        """The names of jobs as they are shown, by id, removed ones included."""
         rows = await self.database.rows(connection, "catalog", "names", ids=list(ids))
-        return {row["id"]: row["name"] for row in rows}
+        return {row["id"]: shown(row["namespace"], row["name"]) for row in rows}
 
 
 def _check_key(key: str) -> None:

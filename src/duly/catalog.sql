@@ -66,7 +66,7 @@ select given.namespace, given.name, given.source, given.owner, %(generation)s::b
        as given (namespace, name, source, owner)
  order by given.namespace, given.name
 on conflict (namespace, name) where state <> 'removed' do nothing
-returning jobs.id, jobs.name
+returning jobs.id, jobs.namespace, jobs.name
 
 -- name: open
 -- The first revision of new jobs.
@@ -79,8 +79,8 @@ select given.job_id, 1, %(from_at)s::timestamptz, given.schedule_id, given.polic
 
 -- name: newest
 -- The newest promise of each job, read under the locks of their cursors.
-select jobs.id, jobs.name, jobs.generation, jobs.state, jobs.reason, revisions.revision, revisions.hash, revisions.paused,
-       revisions.held, revisions.resumes_at, revisions.from_at, revisions.definition, schedules.id as schedule_id,
+select jobs.id, jobs.namespace, jobs.name, jobs.generation, jobs.state, jobs.reason, revisions.revision, revisions.hash,
+       revisions.paused, revisions.held, revisions.resumes_at, revisions.from_at, revisions.definition, schedules.id as schedule_id,
        schedules.definition as schedule
   from duly.jobs
   join lateral (
@@ -159,8 +159,8 @@ select cursors.job_id, cursors.cursor_at, cursors.revision
  where cursors.job_id = any(%(job_ids)b::bigint[])
 
 -- name: meant
--- The jobs that a name, a pattern or a tag means, page by page, in the order of their ids.
-select jobs.id, jobs.name
+-- The jobs that an id, a pattern of names as they are shown, or a tag means, page by page, in the order of their ids.
+select jobs.id
   from duly.jobs
   join lateral (
        select revisions.definition
@@ -170,8 +170,10 @@ select jobs.id, jobs.name
         limit 1) as newest on true
  where jobs.state <> 'removed'
    and jobs.id > %(after)s::bigint
-   and (%(name)s::text is null or jobs.namespace = 'default' and jobs.name = %(name)s::text)
-   and (%(match)s::text is null or jobs.name ~ %(match)s::text)
+   and (%(id)s::bigint is null or jobs.id = %(id)s::bigint)
+   and (%(match)s::text is null
+        or case when jobs.namespace = 'default' then jobs.name else jobs.namespace || '/' || jobs.name end
+           ~ %(match)s::text)
    and (%(tag)s::text is null or newest.definition -> 'tags' @> to_jsonb(%(tag)s::text))
  order by jobs.id
  limit 500
@@ -192,24 +194,6 @@ update duly.jobs
  where jobs.id = any(%(job_ids)b::bigint[])
    and jobs.generation < %(generation)s::bigint
 
--- name: named
--- The job of this name that is not removed.
-select jobs.id, jobs.name, jobs.state, jobs.generation
-  from duly.jobs
- where jobs.namespace = %(namespace)s::text
-   and jobs.name = %(name)s::text
-   and jobs.state <> 'removed'
-
--- name: near
--- Names that look like this one, for the hint.
-select jobs.name
-  from duly.jobs
- where jobs.namespace = %(namespace)s::text
-   and jobs.state <> 'removed'
-   and (jobs.name ilike %(pattern)s::text or %(name)s::text ilike jobs.name || '%%')
- order by length(jobs.name), jobs.name
- limit 3
-
 -- name: remove
 -- The name is free from now on; the id is never used again.
 update duly.jobs
@@ -228,10 +212,10 @@ update duly.jobs
        reason = %(reason)s::text
  where jobs.id = any(%(job_ids)s::bigint[])
    and jobs.state = 'active'
-returning jobs.id, jobs.name
+returning jobs.id, jobs.namespace, jobs.name
 
 -- name: names
-select jobs.id, jobs.name
+select jobs.id, jobs.namespace, jobs.name
   from duly.jobs
  where jobs.id = any(%(ids)s::bigint[])
 
@@ -258,8 +242,8 @@ update duly.schedules
 
 -- name: jobs_on
 -- Jobs whose newest promise is on this schedule.
-select jobs.id, jobs.name, jobs.generation, revisions.policy_id, revisions.args, revisions.definition, revisions.hash,
-       revisions.revision
+select jobs.id, jobs.namespace, jobs.name, jobs.generation, revisions.policy_id, revisions.args, revisions.definition,
+       revisions.hash, revisions.revision
   from duly.cursors
   join duly.jobs on jobs.id = cursors.job_id and jobs.state <> 'removed'
   join duly.revisions on revisions.job_id = cursors.job_id and revisions.revision = cursors.newest_revision
@@ -269,7 +253,7 @@ select jobs.id, jobs.name, jobs.generation, revisions.policy_id, revisions.args,
  limit 500
 
 -- name: origins
--- Where jobs came from: those of these names, and those that belong to these owners.
+-- Where jobs came from: those of these names, and those that belong to these owners; of files that know no namespaces.
 select jobs.name, jobs.owner, jobs.source, revisions.hash
   from duly.jobs
   join lateral (
@@ -305,12 +289,11 @@ select jobs.name, revisions.definition,
 
 -- name: owned
 -- The jobs that belong to an owner, page by page, in the order of their ids; for how many seconds they have been absent.
-select jobs.id, jobs.name, jobs.generation,
+select jobs.id, jobs.namespace, jobs.name, jobs.generation,
        coalesce(extract(epoch from duly.now(%(at)s::timestamptz, %(shift)s::double precision) - jobs.absent_since), 0)
        ::double precision as absent
   from duly.jobs
- where jobs.namespace = 'default'
-   and jobs.owner = %(owner)s::text
+ where jobs.owner = %(owner)s::text
    and jobs.state <> 'removed'
    and jobs.id > %(after)s::bigint
  order by jobs.id
@@ -321,8 +304,7 @@ select jobs.id, jobs.name, jobs.generation,
 update duly.jobs
    set absent_since = case when jobs.id = any(%(present)b::bigint[]) then null
                            else duly.now(%(at)s::timestamptz, %(shift)s::double precision) end
- where jobs.namespace = 'default'
-   and jobs.owner = %(owner)s::text
+ where jobs.owner = %(owner)s::text
    and jobs.state <> 'removed'
    and (jobs.absent_since is null) = (jobs.id <> all(%(present)b::bigint[]))
 
@@ -398,7 +380,7 @@ values (%(name)s::text, %(version)s::integer, %(dates)s::date[], %(source)s::tex
 
 -- name: attached
 -- Jobs whose newest promise is attached to a calendar and was made with another version of it, page by page.
-select jobs.id, jobs.name
+select jobs.id, jobs.namespace, jobs.name
   from duly.jobs
   join duly.cursors on cursors.job_id = jobs.id
   join duly.revisions on revisions.job_id = jobs.id and revisions.revision = cursors.newest_revision

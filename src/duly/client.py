@@ -99,11 +99,11 @@ class Jobs:
             catalog = Catalog(database)
             if not await catalog.create(connection, job, author=self._author):
                 raise Conflict(
-                    f"there is a job {name!r} already, and it is another one",
+                    f"there is a job {job.shown!r} already, and it is another one",
                     hint="edit or remove that one, or choose another name",
                 )
         await database.nudge("duly_due")
-        return await self.get(name)
+        return await self.get(job.shown)
 
     async def edit(self, name: str, *, token: str | None = None, **changes: Any) -> JobInfo:
         """Change what is given and leave the rest: a boundary, from now on.
@@ -114,7 +114,7 @@ class Jobs:
         database = self._database()
         seen = None if token is None else read_token(token)
         await Catalog(database).edit(
-            name, lambda newest: changed(name, newest, changes), author=self._author, seen=seen
+            name, lambda newest: changed(newest, changes), author=self._author, seen=seen
         )
         await database.nudge("duly_due")
         return await self.get(name)

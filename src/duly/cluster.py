@@ -67,18 +67,18 @@ async def overtaken(
     database: Database,
     connection: Connection,
     *,
-    job: str | None = None,
+    job: tuple[str, str] | None = None,
     from_at: datetime | None = None,
     to_at: datetime | None = None,
     limit: int = LIMIT,
 ) -> Sequence[Overtaken]:
     """The decisions in ``(from_at, to_at]`` that an ex-leader made, at most ``limit``; none is what the guard promises.
 
-    With ``job`` only those under leases that this job ever named.
+    With the namespace and name of a ``job`` only those under leases that it ever named.
     """
-    rows = await database.rows(
-        connection, "audit", "out_of_epoch_order", job=job, from_at=from_at, to_at=to_at, limit=limit
-    )
+    namespace, name = job or (None, None)
+    asked = {"namespace": namespace, "name": name, "from_at": from_at, "to_at": to_at}
+    rows = await database.rows(connection, "audit", "out_of_epoch_order", **asked, limit=limit)
     return [
         Overtaken(
             decision=row["id"],

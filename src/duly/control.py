@@ -7,6 +7,7 @@ from typing import Any
 
 from duly import stops
 from duly.errors import Conflict, NotFound
+from duly.jobs import shown
 from duly.ledger import Key, Ledger
 from duly.listing import named, parse_run_id
 from duly.postgres import Connection, Database, Row
@@ -90,7 +91,7 @@ class Control:
 
     async def _open(self, connection: Connection, run: str) -> tuple[Row, Key, Row]:
         """The job, its cursor locked, and the run as it stands then."""
-        _, name, at, trigger_id = parse_run_id(run)
+        name, at, trigger_id = parse_run_id(run)
         job = await named(self.database, connection, name)
         await self.database.row(connection, "edits", "place", job_id=job["id"])
         key = Key(job_id=job["id"], scheduled_at=at, trigger_id=trigger_id)
@@ -103,7 +104,9 @@ class Control:
         cursor = await self.database.row(connection, "edits", "place", job_id=job["id"])
         assert cursor is not None
         policy = await self.ledger.newest_policy(connection, job["id"], cursor["newest_revision"])
-        await refuse_when_full(self.ledger, connection, job["id"], job["name"], policy)
+        await refuse_when_full(
+            self.ledger, connection, job["id"], shown(job["namespace"], job["name"]), policy
+        )
 
     async def _place(self, connection: Connection, key: Key, row: Row, dry_run: bool) -> bool:
         """Must the run wait for the exclusive place? If not, it takes it, unless it has it."""

@@ -50,8 +50,14 @@ def _task(name: str, task: object, shell: object, http: object) -> dict[str, Any
         raise DefinitionError(f"job {name!r}: what it runs cannot be read: {error}") from None
 
 
-def changed(name: str, newest: Mapping[str, Any], changes: Mapping[str, Any]) -> Job:
+def changed(newest: Mapping[str, Any], changes: Mapping[str, Any]) -> Job:
     """The job of a stored revision with ``changes``; what is not given stays, and own defaults follow anew."""
+    name, namespace = newest["name"], newest["namespace"]
+    if changes.get("namespace", namespace) != namespace:
+        raise DefinitionError(
+            f"job {name!r} of namespace {namespace!r} cannot move to another one: its runs are known by it",
+            hint="create a job there, and remove this one",
+        )
     stored = newest["definition"]
     policy = Policy.load(stored["policy"])
     given = dict(changes)
@@ -79,6 +85,7 @@ def changed(name: str, newest: Mapping[str, Any], changes: Mapping[str, Any]) ->
             "tags": tuple(stored["tags"]),
             **rule,
             **given,
+            "namespace": namespace,
         },
     )
 

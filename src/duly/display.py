@@ -78,7 +78,7 @@ class Display:
         self.console = console or Console(highlight=False)
         self._now = now
         self._local = local
-        self._schedules = {job.name: job.schedule for job in jobs}
+        self._schedules = {job.shown: job.schedule for job in jobs}
         self._lock = threading.Lock()
         self._closing = threading.Event()
         self._jobs: OrderedDict[str, dict[str, Any]] = OrderedDict()

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from duly import listing
+from duly.jobs import shown
 from duly.postgres import Row
 from duly.records import run_id
 from duly.schedules import Schedule
@@ -52,8 +53,7 @@ class Evidence:
     @property
     def name(self) -> str:
         """The job's name as it is shown."""
-        namespace: str = self.job["namespace"]
-        return self.job["name"] if namespace == "default" else f"{namespace}/{self.job['name']}"
+        return shown(self.job["namespace"], self.job["name"])
 
     @property
     def excluded(self) -> bool:

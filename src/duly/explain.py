@@ -237,7 +237,7 @@ def _span_document(found: Evidence) -> dict[str, Any] | None:
     if span is None:
         return None
     return {
-        "job": found.job["name"],
+        "job": found.name,
         "lo": text(span["lo"]),
         "hi": text(span["hi"]),
         "count": span["count"],

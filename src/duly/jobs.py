@@ -23,6 +23,8 @@ Overlap = Literal["skip", "queue", "queue_one", "cancel", "allow"]
 OnLost = Literal["retry", "fail"]
 
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,199}")
+# Without a slash, so that NAMESPACE/JOB, and with it the idempotency key, can be read in one way only.
+_NAMESPACE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,99}")
 _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 ARGS_LIMIT = 64 * 1024
 RESULT_LIMIT = 256 * 1024
@@ -168,6 +170,16 @@ class Job:
     source: str = "client"
     tags: tuple[str, ...] = ()
 
+    @property
+    def key(self) -> tuple[str, str]:
+        """What tells it from every other job: its namespace and its name there."""
+        return self.namespace, self.name
+
+    @property
+    def shown(self) -> str:
+        """The name by which people and verbs know it."""
+        return shown(self.namespace, self.name)
+
     def definition(self) -> dict[str, Any]:
         """What is promised, as plain JSON: the part that makes a new revision when it changes."""
         return {
@@ -181,6 +193,11 @@ class Job:
     def hash(self) -> bytes:
         """The identity of the definition; equal promises have equal hashes."""
         return digest(self.definition())
+
+
+def shown(namespace: str, name: str) -> str:
+    """A job's name as it is shown: with the namespace in front where that is not the default one."""
+    return name if namespace == "default" else f"{namespace}/{name}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -237,6 +254,14 @@ def make_job(
     if not isinstance(name, str) or not NAME.fullmatch(name):
         raise DefinitionError(
             f"{name!r} cannot name a job: letters, digits and _ . : / - , at most 200, no blank"
+        )
+    if namespace == "default" and name.startswith("default/"):
+        raise DefinitionError(
+            f"{name!r} would be read as {name[8:]!r} of the default namespace; leave that out"
+        )
+    if not isinstance(namespace, str) or not _NAMESPACE.fullmatch(namespace):
+        raise DefinitionError(
+            f"job {name!r}: {namespace!r:.120} cannot be a namespace: letters, digits and _ . : - , at most 100"
         )
     _refuse_unknown(name, policies)
     if catchup is None:

@@ -16,6 +16,7 @@ from duly.client import Client
 from duly.clock import VirtualClock, parse
 from duly.deadlines import next_deadline
 from duly.decisions import Decider
+from duly.jobs import shown
 from duly.leases import Leadership, serving
 from duly.ledger import VERSION, Actor, Ledger, run_id
 from duly.mechanisms import Durable, Rows
@@ -209,7 +210,7 @@ class Lab:
         async with self.database.connection() as connection:
             rows = await self.database.rows(connection, "testing", "live")
         return [
-            f"{run_id(row['name'], row['scheduled_at'], row['trigger_id'])} is {row['state']}"
+            f"{run_id(row['name'], row['scheduled_at'], row['trigger_id'], row['namespace'])} is {row['state']}"
             + (f", waits for {row['waits_for']}" if row["waits_for"] else "")
             for row in rows
         ]
@@ -280,7 +281,7 @@ class Lab:
     async def verdicts(self, job: str) -> list[Verdict]:
         """The tiles of a job's time line, oldest first."""
         async with self.database.connection() as connection:
-            rows = await self.database.rows(connection, "testing", "tiles", job=job)
+            rows = await self.database.rows(connection, "testing", "tiles", **listing.readings(job))
         return [
             Verdict(
                 lo=row["lo"],
@@ -335,7 +336,8 @@ class Lab:
 
     async def _told_of(self) -> list[str]:
         async with self.database.connection() as connection:
-            return [row["name"] for row in await self.database.rows(connection, "testing", "told_of")]
+            rows = await self.database.rows(connection, "testing", "told_of")
+        return [shown(row["namespace"], row["name"]) for row in rows]
 
     async def trigger(
         self, job: str, *, key: str | None = None, args: Mapping[str, Any] | None = None

@@ -393,7 +393,8 @@ class Ledger:
     def _claimed(self, row: Row) -> Claimed:
         return Claimed(
             key=key_of(row),
-            job=row["name"],
+            namespace=row["namespace"],
+            name=row["name"],
             attempt=row["attempt"],
             revision=row["revision"],
             policy=_or_raise(self._policies[row["policy_id"]]),

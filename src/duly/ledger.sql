@@ -228,7 +228,7 @@ noted as (
      where event.job_id in (select moved.job_id from moved)
 )
 select (select array_agg(moved.job_id) from moved) as won, decision.id as decision_id,
-       null::bigint as job_id, null::text as name, null::jsonb as args, null::timestamptz as scheduled_at,
+       null::bigint as job_id, null::text as namespace, null::text as name, null::jsonb as args, null::timestamptz as scheduled_at,
        null::text as trigger_id, null::integer as attempt, null::integer as revision, null::bigint as policy_id,
        null::text as kind, null::text as verdict, null::boolean as behind, null::bigint as stands_count,
        null::timestamptz as stands_first, null::integer as failures, null::integer as losses, null::timestamptz as started_at, null::bigint as schedule_id,
@@ -236,8 +236,8 @@ select (select array_agg(moved.job_id) from moved) as won, decision.id as decisi
   from (select) as always
   left join decision on true
  union all
-select null, null, ran.job_id, jobs.name, revisions.args, ran.scheduled_at, ran.trigger_id, ran.attempt, ran.revision,
-       ran.policy_id, ran.kind, ran.verdict, ran.behind, ran.stands_count, ran.stands_first, ran.failures, ran.losses,
+select null, null, ran.job_id, jobs.namespace, jobs.name, revisions.args, ran.scheduled_at, ran.trigger_id, ran.attempt,
+       ran.revision, ran.policy_id, ran.kind, ran.verdict, ran.behind, ran.stands_count, ran.stands_first, ran.failures, ran.losses,
        ran.started_at, revisions.schedule_id, nextval('duly.fence')
   from ran
   join duly.jobs on jobs.id = ran.job_id
@@ -306,7 +306,7 @@ claimed as (
  returning runs.job_id, runs.scheduled_at, runs.trigger_id, runs.attempt, runs.revision, runs.policy_id, runs.kind,
            runs.verdict, runs.behind, runs.stands_count, runs.stands_first, runs.failures, runs.losses, runs.started_at
 )
-select claimed.job_id, jobs.name, coalesce(triggers.args, revisions.args) as args, claimed.scheduled_at,
+select claimed.job_id, jobs.namespace, jobs.name, coalesce(triggers.args, revisions.args) as args, claimed.scheduled_at,
        claimed.trigger_id, claimed.attempt, claimed.revision, claimed.policy_id, claimed.kind, claimed.verdict,
        claimed.behind, claimed.stands_count, claimed.stands_first, claimed.failures, claimed.losses, claimed.started_at,
        revisions.schedule_id, nextval('duly.fence') as fence
@@ -462,7 +462,7 @@ freed as (
 )
 select finished.job_id, finished.scheduled_at, finished.trigger_id, finished.attempt, finished.state, finished.outcome,
        finished.available_at, finished.waits_for, finished.now, finished.started_at, finished.failures, finished.losses,
-       finished.error, jobs.name,
+       finished.error, jobs.namespace, jobs.name,
        not finished.live
        and finished.job_id in (select places.job_id from places where places.durable is not false) as completes,
        finished.job_id in (select freed.job_id from freed where freed.behind) as behind,

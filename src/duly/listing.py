@@ -19,7 +19,7 @@ from typing import Any
 from duly.clock import parse, text
 from duly.errors import DefinitionError, NotFound
 from duly.generations import timer
-from duly.jobs import data_interval
+from duly.jobs import data_interval, shown
 from duly.postgres import Connection, Database, Row
 from duly.records import idempotency_key, run_id
 from duly.schedules import Bounded, Cron, Schedule, load
@@ -62,7 +62,8 @@ async def jobs(
 ) -> dict[str, Any]:
     """One page of jobs by name: ``{"items", "next"}``. Removed ones only with ``state="removed"``.
 
-    ``match`` is a glob over names (``*``, ``?``, ``[ab]``). Raises DefinitionError for a strange ``after``.
+    ``match`` is a glob over names as they are shown (``*``, ``?``, ``[ab]``). Raises DefinitionError for a strange
+    ``after``.
     """
     name, job_id = _resume(after, str, int) if after else (None, None)
     async with database.transaction("begin_snapshot") as connection:
@@ -176,12 +177,11 @@ async def logs(database: Database, run: str, attempt: int | None = None) -> dict
     return {"items": [dict(each) for each in kept], "next": None}
 
 
-def parse_run_id(address: str) -> tuple[str, str, datetime, str]:
-    """``(namespace, job, instant, key)`` of ``JOB@INSTANT`` or ``JOB@INSTANT!KEY``; no key is ``""``.
+def parse_run_id(address: str) -> tuple[str, datetime, str]:
+    """``(job, instant, key)`` of ``JOB@INSTANT`` or ``JOB@INSTANT!KEY``; no key is ``""``.
 
-    A name may hold a slash, so which part is a namespace only the database knows: what stands before the
-    ``@`` is given as the job within ``default``, without a leading ``default/``, and ``named`` finds it either
-    way. Raises DefinitionError where the text is no address.
+    A name may hold a slash, so whether the job begins with a namespace only the database knows: ``named`` finds it
+    either way. Raises DefinitionError where the text is no address.
     """
     name, at_sign, rest = address.partition("@")
     instant, mark, key = rest.partition("!")
@@ -194,19 +194,23 @@ def parse_run_id(address: str) -> tuple[str, str, datetime, str]:
             f"{address!r:.120} is no address of a run",
             hint="JOB@INSTANT, such as backup@2027-03-28T01:00:00Z, with !KEY for a manual one",
         )
-    return "default", name.removeprefix("default/"), at, key
+    return name, at, key
 
 
 # ---------------------------------------------------------------- jobs
 
 
-async def named(database: Database, connection: Connection, name: str) -> Row:
-    """The job of that name, removed or not; raises NotFound with names that look alike."""
-    readings = [("default", name), ("default", name.removeprefix("default/"))]
-    readings += [(name[:n], name[n + 1 :]) for n, letter in enumerate(name) if letter == "/"]
-    asked = {"namespaces": [each[0] for each in readings], "names": [each[1] for each in readings]}
-    for statement in ("named_job", "named_removed"):
-        row = await database.row(connection, "audit", statement, **asked)
+def readings(name: str) -> dict[str, list[str]]:
+    """The namespaces and names that a name may mean, as arrays, the nearest first: a name may hold a slash itself."""
+    namespace, slash, rest = name.partition("/")
+    pairs = [("default", name), *([(namespace, rest)] if slash else [])]
+    return {"namespaces": [each for each, _ in pairs], "names": [each for _, each in pairs]}
+
+
+async def named(database: Database, connection: Connection, name: str, *, removed: bool = True) -> Row:
+    """The job of that name, by default also a removed one; raises NotFound with names that look alike."""
+    for statement in ("named_job", "named_removed") if removed else ("named_job",):
+        row = await database.row(connection, "audit", statement, **readings(name))
         if row is not None:
             return row
     rows = await database.rows(connection, "audit", "near_names", name=name)
@@ -284,7 +288,7 @@ def _job_document(
     next_at = schedule.next(begin) if active and schedule else None
     owed = owed_count(row, revisions, now)
     return {
-        "name": row["name"],
+        "name": shown(row["namespace"], row["name"]),
         "id": row["id"],
         "state": row["state"],
         "reason": row["reason"]
@@ -455,7 +459,7 @@ async def runs_at(database: Database, connection: Connection, job_id: int, at: d
 
 async def run_row(database: Database, connection: Connection, address: str) -> Row:
     """One run by its address; raises NotFound, or DefinitionError where the text is no address."""
-    _, name, at, key = parse_run_id(address)
+    name, at, key = parse_run_id(address)
     found = await named(database, connection, name)
     rows = await _run_rows(database, connection, limit=1, job_id=found["id"], exact_at=at, exact_key=key)
     if not rows:
@@ -504,7 +508,7 @@ def _run_document(row: Row, ended: Sequence[Row], lack: Lack | None) -> dict[str
     interval = data_interval(schedule, at) if schedule else None
     return {
         "id": run_id(row["name"], at, key, row["namespace"]),
-        "job": row["name"],
+        "job": shown(row["namespace"], row["name"]),
         "scheduled_at": text(at),
         "kind": row["kind"],
         "verdict": row["verdict"],

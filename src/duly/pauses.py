@@ -15,9 +15,9 @@ from uuid import uuid4
 from duly import restored
 from duly.clock import text
 from duly.errors import Conflict, DefinitionError, NotFound
-from duly.jobs import Catchup, Policy, catchup_word
+from duly.jobs import Catchup, Policy, catchup_word, shown
 from duly.ledger import Actor, Ledger
-from duly.listing import pattern, readable
+from duly.listing import named, pattern, readable
 from duly.postgres import Connection, Database, Row
 from duly.schedules import Schedule, difference, load
 
@@ -34,7 +34,7 @@ LOST = "lost"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Which:
-    """The jobs that are meant: the one of a name, or all whose name matches a glob, or that carry a tag."""
+    """The jobs that are meant: the one of a name, or all whose name as it is shown matches a glob, or of a tag."""
 
     name: str | None = None
     match: str | None = None
@@ -282,22 +282,26 @@ class Pauses:
     async def _pages(self, which: Which, dry_run: bool, work: _Work) -> None:
         """Give ``work`` the newest promise of the jobs that are meant, page by page, each in a transaction.
 
-        Unless nothing is to be done their cursors are locked.
+        Each row has the job's name as it is shown. Unless nothing is to be done their cursors are locked.
         """
         after, found = 0, 0
         asked = {
-            "name": which.name,
+            "id": None,
             "match": None if which.match is None else pattern(which.match),
             "tag": which.tag,
         }
         while True:
             async with self.database.transaction("begin_long") as connection:
+                if which.name is not None and not found:
+                    job = await named(self.database, connection, which.name, removed=False)
+                    asked["id"] = job["id"]
                 page = await self.database.rows(connection, "catalog", "meant", after=after, **asked)
                 ids = [row["id"] for row in page]
                 if ids and not dry_run:
                     await self.ledger.boundary_lock(connection, ids)
                 if ids:
-                    rows = await self.database.rows(connection, "catalog", "newest", job_ids=ids)
+                    newest = await self.database.rows(connection, "catalog", "newest", job_ids=ids)
+                    rows = [{**row, "name": shown(row["namespace"], row["name"])} for row in newest]
                     rows.sort(key=lambda row: str(row["name"]))
                     await work(connection, rows, await self.database.now(connection))
             if not ids:
@@ -320,9 +324,10 @@ class Pauses:
         unchanged.extend(row["name"] for row in so_already)
         others = [row for row in rows if row not in so_already]
         refused.update({row["name"]: _still(row) for row in others if row["state"] in _STILL})
-        if which.name in refused:
+        if which.name is not None and refused:
+            [reason] = refused.values()
             raise Conflict(
-                f"job {which.name!r} cannot be paused or resumed: {refused[which.name]}",
+                f"job {which.name!r} cannot be paused or resumed: {reason}",
                 hint="edit it, or `duly jobs release` it where it is held or poisoned",
             )
         others = [row for row in others if row["name"] not in refused]

@@ -14,10 +14,11 @@ from typing import Any
 from uuid import UUID
 
 from duly import aftermath, listing, reasons
-from duly.audit import audit_within, shown
+from duly.audit import audit_within
 from duly.clock import text, utc
 from duly.cluster import ROLES, absences
 from duly.errors import DefinitionError
+from duly.jobs import shown
 from duly.owing import explained
 from duly.postgres import Connection, Database, Row
 from duly.records import run_id

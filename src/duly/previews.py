@@ -16,7 +16,7 @@ from typing import Any
 
 from duly import listing
 from duly.clock import text
-from duly.jobs import Job, Policy, anchored
+from duly.jobs import Job, Policy, anchored, shown
 from duly.ledger import Ledger
 from duly.postgres import Connection, Database, Row
 from duly.registration import Registration, Wish, forbidden, readable, same, with_days
@@ -60,7 +60,7 @@ class Difference:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Change:
-    """What would become of one job: ``create``, ``edit``, ``remove``, or ``conflict``.
+    """What would become of one job, by its name as it is shown: ``create``, ``edit``, ``remove``, or ``conflict``.
 
     ``ahead`` are the coming days, ``at_dst`` the days around the next change of clocks that touches it. ``owed`` is
     due and not decided; of it ``runs`` will still run, as they were promised. Nothing before ``first`` is fired by
@@ -104,7 +104,7 @@ class Preview:
     unchanged: int = 0
     left_out: int = 0
     token: str = ""
-    planned: dict[str, tuple[int, int] | None] = field(default_factory=dict)
+    planned: dict[tuple[str, str], tuple[int, int] | None] = field(default_factory=dict)
 
     @property
     def conflicts(self) -> list[str]:
@@ -155,6 +155,7 @@ class Previews:
 
     def __init__(self, database: Database) -> None:
         self.database = database
+        self._registration = Registration(Ledger(database))
 
     async def preview(
         self,
@@ -173,34 +174,33 @@ class Previews:
             now = await self.database.now(connection)
             seen = Preview(as_of=now)
             known = await self._known(connection, declared)
-            fresh = [job for job in declared if job.name not in known]
-            retired = await Registration(Ledger(self.database)).retired(connection, fresh, wish)
+            fresh = [job for job in declared if job.key not in known]
+            retired = await self._registration.retired(connection, fresh, wish)
             horizon = now + timedelta(days=days)
             for job in declared:
-                row = known.get(job.name)
-                seen.planned[job.name] = None if row is None else (row["id"], row["revision"])
+                row = known.get(job.key)
+                seen.planned[job.key] = None if row is None else (row["id"], row["revision"])
                 if row is not None and same(job, row) and not forbidden(row, wish):
                     seen.unchanged += 1
                 elif len(seen.changes) >= limit:
                     seen.left_out += 1
-                elif job.name in retired:
+                elif job.key in retired:
                     reason = f"a later deploy of {owner} has removed it"
-                    seen.changes.append(Change(job=job.name, action="conflict", reason=reason))
+                    seen.changes.append(Change(job=job.shown, action="conflict", reason=reason))
                 else:
                     seen.changes.append(await self._change(connection, job, row, wish, now, horizon))
             gone = await self._gone(connection, seen, wish) if prune else []
-            shown = gone[: max(limit - len(seen.changes), 0)]
-            seen.changes.extend(shown)
-            seen.left_out += len(gone) - len(shown)
+            described = gone[: max(limit - len(seen.changes), 0)]
+            seen.changes.extend(described)
+            seen.left_out += len(gone) - len(described)
         seen.token = _token(declared, seen.planned)
         return seen
 
-    async def _known(self, connection: Connection, jobs: Sequence[Job]) -> dict[str, Row]:
-        known: dict[str, Row] = {}
+    async def _known(self, connection: Connection, jobs: Sequence[Job]) -> dict[tuple[str, str], Row]:
+        known: dict[tuple[str, str], Row] = {}
         for begin in range(0, len(jobs), _BATCH):
-            names = [job.name for job in jobs[begin : begin + _BATCH]]
-            rows = await self.database.rows(connection, "catalog", "known", namespace="default", names=names)
-            known.update({row["name"]: row for row in rows})
+            keys = [job.key for job in jobs[begin : begin + _BATCH]]
+            known |= await self._registration.known(connection, keys)
         return known
 
     async def _change(
@@ -208,25 +208,25 @@ class Previews:
     ) -> Change:
         if row is not None and forbidden(row, wish):
             reason = f"it belongs to generation {row['generation']} of {row['owner'] or 'nobody'}"
-            return Change(job=job.name, action="conflict", revision=row["revision"], reason=reason)
-        days = Registration(Ledger(self.database))
+            return Change(job=job.shown, action="conflict", revision=row["revision"], reason=reason)
+        days = self._registration
         if row is None:
             fresh = anchored(job, None, now)
             known = await days.days_of(connection, [job.policy])
-            rule = _kept(fresh, with_days(job.name, job.policy, fresh.zone, known))
+            rule = _kept(fresh, with_days(job.shown, job.policy, fresh.zone, known))
             come = list(islice(rule.between(now, horizon), _COMPARED))
             ahead = Difference(lo=now, hi=horizon, appears=come)
-            return Change(job=job.name, action="create", ahead=ahead, first=rule.next(now))
+            return Change(job=job.shown, action="create", ahead=ahead, first=rule.next(now))
         newest = await self._promise(connection, row["id"])
         stored, before = newest["definition"], Policy.load(newest["definition"]["policy"])
         known = await days.days_of(connection, [before, job.policy])
         was, becomes = load(newest["schedule"]), anchored(job, readable(newest["schedule"]), now)
-        old = _kept(was, with_days(job.name, before, was.zone, known))
-        new = _kept(becomes, with_days(job.name, job.policy, becomes.zone, known))
+        old = _kept(was, with_days(job.shown, before, was.zone, known))
+        new = _kept(becomes, with_days(job.shown, job.policy, becomes.zone, known))
         at_dst, words = _around_dst(old, new, now)
         owed, runs = await self._owed(connection, row["id"], now)
         return Change(
-            job=job.name,
+            job=job.shown,
             action="edit",
             revision=row["revision"],
             fields=_fields(stored, job.definition()),
@@ -248,11 +248,12 @@ class Previews:
         after = 0
         while page := await self.database.rows(connection, "catalog", "owned", owner=wish.owner, after=after):
             for row in page:
-                if row["name"] in seen.planned:
+                if (row["namespace"], row["name"]) in seen.planned:
                     continue
                 action = "conflict" if row["generation"] > wish.generation else "remove"
                 owed, _ = await self._owed(connection, row["id"], seen.as_of)
-                found.append(Change(job=row["name"], action=action, owed=owed))
+                name = shown(row["namespace"], row["name"])
+                found.append(Change(job=name, action=action, owed=owed))
             after = page[-1]["id"]
         return found
 
@@ -310,10 +311,10 @@ def _fields(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     )
 
 
-def _token(jobs: Iterable[Job], planned: Mapping[str, tuple[int, int] | None]) -> str:
+def _token(jobs: Iterable[Job], planned: Mapping[tuple[str, str], tuple[int, int] | None]) -> str:
     """Stands for what was declared, and for the revisions that it was held against."""
     declared, standing = hashlib.sha256(), hashlib.sha256()
-    for job in sorted(jobs, key=lambda job: job.name):
-        declared.update(job.name.encode() + b"\0" + job.hash)
-        standing.update(f"{job.name}\0{planned[job.name]}\n".encode())
+    for job in sorted(jobs, key=lambda job: job.key):
+        declared.update(job.shown.encode() + b"\0" + job.hash)
+        standing.update(f"{job.shown}\0{planned[job.key]}\n".encode())
     return f"{declared.hexdigest()[:16]}.{standing.hexdigest()[:16]}"

@@ -17,7 +17,7 @@ from uuid import UUID
 from psycopg.types.json import Jsonb
 
 from duly.clock import text
-from duly.jobs import Policy
+from duly.jobs import Policy, shown
 from duly.planner import Plan, PlannedRun, PlannedSpan, Rule
 from duly.postgres import Row
 from duly.schedules import Schedule, at_times, union
@@ -72,7 +72,7 @@ class Claimed:
     """
 
     key: Key
-    job: str
+    name: str
     attempt: int
     revision: int
     policy: Policy
@@ -87,6 +87,12 @@ class Claimed:
     started_at: datetime
     fence: int = 0
     behind: bool = False
+    namespace: str = "default"
+
+    @property
+    def job(self) -> str:
+        """The job's name as it is shown."""
+        return shown(self.namespace, self.name)
 
     @property
     def late(self) -> bool:
@@ -97,6 +103,11 @@ class Claimed:
     def id(self) -> str:
         """The run's public address."""
         return run_id(self.job, self.key.scheduled_at, self.key.trigger_id)
+
+    @property
+    def idempotency_key(self) -> str:
+        """What is the same in all attempts, and in no other run of any job."""
+        return idempotency_key(self.name, self.key.scheduled_at, self.key.trigger_id, self.namespace)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -123,6 +134,8 @@ class Ended:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finished:
     """What ``finish`` recorded: the run's state afterwards, whether the job is behind, and whether it is ready.
+
+    ``job`` is the job's name as it is shown.
 
     Ready is a job of which a run may be claimed at once: this one again, or one that waited for its place.
     ``completes`` says that a generation of a durable job has ended, ``fires_at`` is the timer that was then set.
@@ -193,11 +206,12 @@ def author() -> str:
 
 
 def run_id(job: str, scheduled_at: datetime, trigger_id: str = "", namespace: str = "default") -> str:
-    """``JOB@INSTANT``, or ``JOB@INSTANT!KEY`` off the time line; public and frozen."""
-    address = f"{job}@{_stamp(scheduled_at)}"
-    if trigger_id:
-        address = f"{address}!{trigger_id}"
-    return address if namespace == "default" else f"{namespace}/{address}"
+    """``JOB@INSTANT``, or ``JOB@INSTANT!KEY`` off the time line; public and frozen.
+
+    A job is named as it is shown: with the namespace in front where that is not the default one.
+    """
+    address = f"{shown(namespace, job)}@{_stamp(scheduled_at)}"
+    return f"{address}!{trigger_id}" if trigger_id else address
 
 
 def idempotency_key(
@@ -218,7 +232,7 @@ def finished_of(row: Row) -> Finished:
     """What one row of ``finish`` or ``ended`` says."""
     return Finished(
         key=key_of(row),
-        job=row["name"],
+        job=shown(row["namespace"], row["name"]),
         attempt=row["attempt"],
         state=row["state"],
         outcome=row["outcome"],

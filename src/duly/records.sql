@@ -91,8 +91,8 @@ select runs.job_id, count(runs.job_id) as live
 -- name: ended
 -- What is recorded of attempts whose ``finish`` was answered by an error: those with the outcome that was asked for.
 select attempts.job_id, attempts.scheduled_at, attempts.trigger_id, attempts.attempt, attempts.outcome, attempts.error,
-       attempts.started_at, attempts.finished_at as now, runs.available_at, runs.waits_for, jobs.name,
-       false as completes, false as behind, true as ready,
+       attempts.started_at, attempts.finished_at as now, runs.available_at, runs.waits_for, jobs.namespace,
+       jobs.name, false as completes, false as behind, true as ready,
        case when runs.attempt = attempts.attempt then runs.state else 'queued' end as state
   from unnest(%(job_id)b::bigint[], %(scheduled_at)b::timestamptz[], %(trigger_id)b::text[], %(attempt)b::integer[],
               %(worker)b::uuid[], %(outcome)b::text[])
@@ -116,8 +116,8 @@ with held as materialized (
      limit %(limit)s::integer
        for no key update skip locked
 )
-select held.job_id, jobs.name, coalesce(triggers.args, revisions.args) as args, held.scheduled_at, held.trigger_id,
-       held.attempt, held.revision, held.policy_id, held.kind, held.verdict, held.behind, held.stands_count,
+select held.job_id, jobs.namespace, jobs.name, coalesce(triggers.args, revisions.args) as args, held.scheduled_at,
+       held.trigger_id, held.attempt, held.revision, held.policy_id, held.kind, held.verdict, held.behind, held.stands_count,
        held.stands_first, held.failures, held.losses, held.started_at, revisions.schedule_id, nextval('duly.fence') as fence
   from held
   join duly.jobs on jobs.id = held.job_id

@@ -30,7 +30,7 @@ REPLAN = "look again with `duly jobs plan`, then apply that plan"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Applied:
-    """What a registration did, by name; ``revisions`` holds the revision of each job it wrote.
+    """What a registration did, by name as it is shown; ``revisions`` holds the revision of each job it wrote.
 
     ``counts`` is exact. With ``keep`` no list has more names than that, however many jobs there were.
     """
@@ -75,8 +75,8 @@ class Wish:
 
     ``owner``: the jobs are this owner's, another one's are conflicts. ``seen``: the (job, revision) that the
     edit was made for; another newest revision is a conflict. ``fresh``: a job that is there and differs is one.
-    ``planned``: the (job, revision) of each name when it was looked at, None where there was none; all that is
-    otherwise now is refused.
+    ``planned``: the (job, revision) of each namespace and name when it was looked at, None where there was none;
+    all that is otherwise now is refused.
     """
 
     author: str
@@ -85,7 +85,7 @@ class Wish:
     owner: str | None = None
     seen: tuple[int, int] | None = None
     fresh: bool = False
-    planned: Mapping[str, tuple[int, int] | None] | None = None
+    planned: Mapping[tuple[str, str], tuple[int, int] | None] | None = None
 
 
 class Registration:
@@ -100,39 +100,43 @@ class Registration:
         self, connection: Connection, jobs: Sequence[Job], wish: Wish, applied: Applied
     ) -> list[int]:
         """Create, edit or leave each of ``jobs``, in this transaction; the ids of those that are there."""
-        known = await self._known(connection, jobs)
+        known = await self.known(connection, [job.key for job in jobs])
         _refuse_unplanned(jobs, known, wish)
-        fresh = [job for job in jobs if job.name not in known]
+        fresh = [job for job in jobs if job.key not in known]
         if retired := await self.retired(connection, fresh, wish):
-            for name in retired:
-                applied.note("conflicts", name)
-            fresh = [job for job in fresh if job.name not in retired]
+            for job in fresh:
+                if job.key in retired:
+                    applied.note("conflicts", job.shown)
+            fresh = [job for job in fresh if job.key not in retired]
+        await self._refuse_twins(connection, fresh)
         ids: list[int] = []
         if fresh and wish.dry_run:
             for job in fresh:
-                applied.note("created", job.name)
+                applied.note("created", job.shown)
         elif fresh:
             made = await self._create(connection, fresh, wish, applied)
             ids.extend(made.values())
-            lost = [job for job in fresh if job.name not in made]
-            known |= await self._known(connection, lost)
-        there = [job for job in jobs if job.name in known]
+            known |= await self.known(connection, [job.key for job in fresh if job.key not in made])
+        there = [job for job in jobs if job.key in known]
         await self._reconcile(connection, there, known, wish, applied)
-        return [*ids, *(known[job.name]["id"] for job in there)]
+        return [*ids, *(known[job.key]["id"] for job in there)]
 
-    async def _known(self, connection: Connection, jobs: Sequence[Job]) -> dict[str, Row]:
-        found: dict[str, Row] = {}
-        for namespace in {job.namespace for job in jobs}:
-            names = [job.name for job in jobs if job.namespace == namespace]
+    async def known(
+        self, connection: Connection, keys: Sequence[tuple[str, str]]
+    ) -> dict[tuple[str, str], Row]:
+        """The newest promises of the jobs of these namespaces and names, as far as they are there."""
+        found: dict[tuple[str, str], Row] = {}
+        for namespace in {namespace for namespace, _ in keys}:
+            names = [name for each, name in keys if each == namespace]
             rows = await self.database.rows(connection, "catalog", "known", namespace=namespace, names=names)
-            found.update({row["name"]: row for row in rows})
+            found.update({(namespace, row["name"]): row for row in rows})
         return found
 
-    async def retired(self, connection: Connection, jobs: Sequence[Job], wish: Wish) -> list[str]:
-        """The names of those that a later deploy of their owner has removed: an older one never brings them back."""
+    async def retired(self, connection: Connection, jobs: Sequence[Job], wish: Wish) -> set[tuple[str, str]]:
+        """Those that a later deploy of their owner has removed: an older one never brings them back."""
         if not jobs or wish.owner is None:
-            return []
-        found: list[str] = []
+            return set()
+        found: set[tuple[str, str]] = set()
         for namespace in sorted({job.namespace for job in jobs}):
             rows = await self.database.rows(
                 connection,
@@ -143,12 +147,25 @@ class Registration:
                 owner=wish.owner,
                 generation=wish.generation,
             )
-            found.extend(row["name"] for row in rows)
+            found.update((namespace, row["name"]) for row in rows)
         return found
+
+    async def _refuse_twins(self, connection: Connection, fresh: Sequence[Job]) -> None:
+        """Refuse a job whose name as it is shown would be another one's too: verbs could not tell them apart."""
+        twins = {job.shown: twin for job in fresh if (twin := _twin(job)) is not None}
+        if not twins:
+            return
+        there = {*await self.known(connection, list(twins.values())), *(job.key for job in fresh)}
+        for name, twin in twins.items():
+            if twin in there:
+                raise Conflict(
+                    f"job {name!r} would be two jobs: {twin[1]!r} of namespace {twin[0]!r} goes by that name too",
+                    hint="rename one of them",
+                )
 
     async def _create(
         self, connection: Connection, jobs: Sequence[Job], wish: Wish, applied: Applied
-    ) -> dict[str, int]:
+    ) -> dict[tuple[str, str], int]:
         now = await self.database.now(connection)
         rows = await self.database.rows(
             connection,
@@ -161,14 +178,14 @@ class Registration:
             generation=wish.generation,
             created_at=now,
         )
-        ids = {row["name"]: row["id"] for row in rows}
-        interned = await self.intern(connection, [(job, None, now) for job in jobs if job.name in ids])
+        ids = {(row["namespace"], row["name"]): row["id"] for row in rows}
+        interned = await self.intern(connection, [(job, None, now) for job in jobs if job.key in ids])
         await self.database.rows(
             connection,
             "catalog",
             "open",
             from_at=now,
-            job_ids=[ids[one.job.name] for one in interned],
+            job_ids=[ids[one.job.key] for one in interned],
             **_revision_arrays(interned),
             generation=wish.generation,
             author=wish.author,
@@ -181,16 +198,16 @@ class Registration:
             now,
             [
                 (
-                    ids[o.job.name],
+                    ids[o.job.key],
                     o.schedule_id,
                     o.policy_id,
-                    _spread(o, ids[o.job.name], due[id(o.schedule)]),
+                    _spread(o, ids[o.job.key], due[id(o.schedule)]),
                 )
                 for o in interned
             ],
         )
         for one in interned:
-            applied.note("created", one.job.name, 1)
+            applied.note("created", one.job.shown, 1)
         return ids
 
     # ------------------------------------------------------------------ what is known already
@@ -199,23 +216,23 @@ class Registration:
         self,
         connection: Connection,
         jobs: Sequence[Job],
-        known: Mapping[str, Row],
+        known: Mapping[tuple[str, str], Row],
         wish: Wish,
         applied: Applied,
     ) -> None:
         kept: list[Row] = []
         changed: list[tuple[Job, int]] = []
         for job in jobs:
-            row = known[job.name]
+            row = known[job.key]
             if forbidden(row, wish):
-                applied.note("conflicts", job.name)
+                applied.note("conflicts", job.shown)
             elif same(job, row) and wish.seen is None:
-                applied.note("unchanged", job.name)
+                applied.note("unchanged", job.shown)
                 kept.append(row)
             elif wish.fresh:
-                applied.note("conflicts", job.name)
+                applied.note("conflicts", job.shown)
             elif wish.dry_run:
-                applied.note("edited", job.name)
+                applied.note("edited", job.shown)
             else:
                 changed.append((job, row["id"]))
         raised = [row["id"] for row in kept if row["generation"] < wish.generation]
@@ -239,16 +256,18 @@ class Registration:
         crash.point("edit.locked")
         rows = await self.database.rows(connection, "catalog", "newest", job_ids=ids)
         newest = {row["id"]: row for row in rows}
-        _refuse_unplanned([job for job, _ in jobs], {row["name"]: row for row in rows}, wish)
+        _refuse_unplanned(
+            [job for job, _ in jobs], {(row["namespace"], row["name"]): row for row in rows}, wish
+        )
         now = await self.database.now(connection)
         edits: list[tuple[Job, Row, datetime]] = []
         for job, job_id in jobs:
             row = newest.get(job_id)
             _refuse_unseen(job, row, wish)
             if row is None or wish.generation < row["generation"]:
-                applied.note("conflicts", job.name)
+                applied.note("conflicts", job.shown)
             elif same(job, row):
-                applied.note("unchanged", job.name)
+                applied.note("unchanged", job.shown)
             else:
                 # What has its verdict keeps it, also when the database's clock has gone back behind the cursor.
                 reached = [places[job_id]["cursor_at"]] if job_id in places else []
@@ -282,7 +301,7 @@ class Registration:
         )
         await self.ledger.boundary(connection, newer)
         for (job, _, _), revision in zip(edits, newer.values(), strict=True):
-            applied.note("edited", job.name, revision)
+            applied.note("edited", job.shown, revision)
 
     async def append(
         self, connection: Connection, newer: Mapping[int, int], *, from_at: Sequence[datetime], **given: Any
@@ -320,7 +339,7 @@ class Registration:
         at = jobs[0][2] if jobs else None
         for job, previous, begins in jobs:
             schedule = anchored(job, previous, begins)
-            taken = with_days(job.name, job.policy, schedule.zone, known)
+            taken = with_days(job.shown, job.policy, schedule.zone, known)
             rule, policy = _text(schedule.definition()), _text(taken.definition())
             schedules.setdefault(rule, schedule)
             policies.setdefault(policy, taken)
@@ -440,19 +459,27 @@ def forbidden(row: Row, wish: Wish) -> bool:
 def _refuse_unseen(job: Job, row: Row | None, wish: Wish) -> None:
     if wish.seen is not None and (row is None or wish.seen != (row["id"], row["revision"])):
         raise Conflict(
-            f"job {job.name!r} was edited by somebody else since it was read",
+            f"job {job.shown!r} was edited by somebody else since it was read",
             hint="read it again, and make the edit to what it is now",
         )
 
 
-def _refuse_unplanned(jobs: Iterable[Job], known: Mapping[str, Row], wish: Wish) -> None:
+def _twin(job: Job) -> tuple[str, str] | None:
+    """The namespace and name of the one job that would be shown by the same name, if there can be one."""
+    if job.namespace != "default":
+        return "default", job.shown
+    namespace, slash, name = job.name.partition("/")
+    return (namespace, name) if slash and name and namespace != "default" else None
+
+
+def _refuse_unplanned(jobs: Iterable[Job], known: Mapping[tuple[str, str], Row], wish: Wish) -> None:
     """Refuse what is not as it was when the plan was made."""
     if wish.planned is None:
         return
     for job in jobs:
-        row = known.get(job.name)
-        if wish.planned.get(job.name) != (None if row is None else (row["id"], row["revision"])):
-            raise Conflict(f"job {job.name!r} has changed since the plan was made", hint=REPLAN)
+        row = known.get(job.key)
+        if wish.planned.get(job.key) != (None if row is None else (row["id"], row["revision"])):
+            raise Conflict(f"job {job.shown!r} has changed since the plan was made", hint=REPLAN)
 
 
 def readable(definition: Mapping[str, Any]) -> Schedule | None:

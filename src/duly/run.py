@@ -13,7 +13,7 @@ from duly.errors import RunError
 from duly.histories import step_name
 from duly.jobs import DataInterval, data_interval
 from duly.postgres import driven
-from duly.records import Claimed, idempotency_key
+from duly.records import Claimed
 from duly.schedules import Schedule
 from duly.transactions import IDLE, Block, Effects, Hand, blocking_hand, in_a_loop, waiting_hand
 
@@ -52,8 +52,9 @@ class Run:
     """One run as its task sees it: which occurrence, which attempt, with which arguments.
 
     ``id`` and ``idempotency_key`` are the same in all attempts; ``attempt`` only grows, also over attempts
-    that were lost. ``scheduled_at`` is the nominal instant, aware UTC, never "now". ``fence`` is greater than
-    that of every attempt that any run of this job was given before: what is outside refuses a lower one.
+    that were lost. ``job`` and ``id`` begin with ``NAMESPACE/`` where that is not the default one. ``scheduled_at``
+    is the nominal instant, aware UTC, never "now". ``fence`` is greater than that of every attempt that any run of
+    this job was given before: what is outside refuses a lower one.
     """
 
     id: str
@@ -88,7 +89,7 @@ class Run:
             scheduled_at=key.scheduled_at,
             attempt=claimed.attempt,
             max_attempts=claimed.policy.max_attempts,
-            idempotency_key=idempotency_key(claimed.job, key.scheduled_at, key.trigger_id),
+            idempotency_key=claimed.idempotency_key,
             caught_up=claimed.verdict not in (None, "on_time"),
             kind=claimed.kind,
             args=claimed.args,

@@ -8,7 +8,7 @@ from typing import Any
 
 from duly.clock import text
 from duly.errors import Conflict, NotFound
-from duly.jobs import Policy
+from duly.jobs import Policy, shown
 from duly.listing import named
 from duly.postgres import Connection, Database, Row
 from duly.schedules import difference, load
@@ -63,7 +63,7 @@ class Skips:
                     connection, "catalog", "skip", **asked, author=author, reason=reason and reason[:2000]
                 )
                 await self.database.rows(connection, "edits", "amend", job_id=job["id"])
-        return Skipped(job=job["name"], at=at, skipped=True, changed=not there)
+        return Skipped(job=shown(job["namespace"], job["name"]), at=at, skipped=True, changed=not there)
 
     async def unskip(self, name: str, at: datetime, *, author: str, dry_run: bool = False) -> Skipped:
         """An occurrence that was taken out runs after all. Raises NotFound, Conflict when it has its verdict."""
@@ -82,7 +82,7 @@ class Skips:
                     author=author,
                     now=await self.database.now(connection),
                 )
-        return Skipped(job=job["name"], at=at, skipped=False, changed=there)
+        return Skipped(job=shown(job["namespace"], job["name"]), at=at, skipped=False, changed=there)
 
     async def _open(self, connection: Connection, name: str, at: datetime) -> tuple[Row, Row]:
         """The job and its cursor, locked, where the instant is not decided yet."""
@@ -115,4 +115,5 @@ class Skips:
             return
         around = [str(text(each)) for each in (kept.previous(at), kept.next(at)) if each is not None]
         what = "is excluded anyway" if schedule.count(at - _TICK, at) else "is no occurrence"
-        raise NotFound(f"{text(at)} {what} of job {job['name']!r}", hint=f"near it: {', '.join(around)}")
+        name = shown(job["namespace"], job["name"])
+        raise NotFound(f"{text(at)} {what} of job {name!r}", hint=f"near it: {', '.join(around)}")

@@ -15,16 +15,19 @@ alter database lab_name set synchronous_commit = off
 drop database if exists lab_name with (force)
 
 -- name: tiles
+-- Of the job that is there and goes by one of these readings of a name, the first reading first.
 select tiles.lo, tiles.hi, tiles.kind, tiles.answer, tiles.count, tiles.into_at
   from duly.tiles
-  join duly.jobs on jobs.id = tiles.job_id
- where jobs.name = %(job)s::text
-   and jobs.state <> 'removed'
+  join (select jobs.id
+          from unnest(%(namespaces)s::text[], %(names)s::text[]) with ordinality as asked (namespace, name, place)
+          join duly.jobs on jobs.namespace = asked.namespace and jobs.name = asked.name and jobs.state <> 'removed'
+         order by asked.place
+         limit 1) as meant on meant.id = tiles.job_id
  order by tiles.hi
 
 -- name: live
 -- What is given to execution and has not ended, without what only a person can bring on.
-select jobs.name, runs.scheduled_at, runs.trigger_id, runs.state, runs.waits_for
+select jobs.namespace, jobs.name, runs.scheduled_at, runs.trigger_id, runs.state, runs.waits_for
   from duly.runs
   join duly.jobs on jobs.id = runs.job_id
  where runs.state in ('queued', 'running', 'asleep')
@@ -43,9 +46,9 @@ select min(cursors.due_at) as at
 
 -- name: told_of
 -- The jobs that have a verdict or a run.
-select jobs.name
+select jobs.namespace, jobs.name
   from duly.jobs
  where jobs.state <> 'removed'
    and (exists (select from duly.tiles where tiles.job_id = jobs.id)
         or exists (select from duly.runs where runs.job_id = jobs.id))
- order by jobs.name
+ order by jobs.namespace, jobs.name

@@ -271,12 +271,12 @@ async def test_output_is_kept_by_attempt(past: History) -> None:
 @pytest.mark.parametrize(
     ("address", "parsed"),
     [
-        ("a.b:c/d-e@2027-01-05T12:00:00Z", ("default", "a.b:c/d-e", NOON, "")),
-        ("j@2027-01-05T13:00:00+01:00!k", ("default", "j", NOON, "k")),
-        ("default/j@2027-01-05T12:00:00Z!a!@b", ("default", "j", NOON, "a!@b")),
+        ("a.b:c/d-e@2027-01-05T12:00:00Z", ("a.b:c/d-e", NOON, "")),
+        ("j@2027-01-05T13:00:00+01:00!k", ("j", NOON, "k")),
+        ("default/j@2027-01-05T12:00:00Z!a!@b", ("default/j", NOON, "a!@b")),
     ],
 )
-def test_an_address_is_read(address: str, parsed: tuple[str, str, datetime, str]) -> None:
+def test_an_address_is_read(address: str, parsed: tuple[str, datetime, str]) -> None:
     assert listing.parse_run_id(address) == parsed
 
 

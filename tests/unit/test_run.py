@@ -34,7 +34,7 @@ DAY = timedelta(days=1)
 def claimed(schedule: Schedule = cron("0 2 * * *", "UTC"), **changes: Any) -> Claimed:  # noqa: B008
     one = Claimed(
         key=Key(job_id=1, scheduled_at=NIGHT),
-        job="sales",
+        name="sales",
         attempt=2,
         revision=3,
         policy=make_policy("sales", task={"kind": "python", "name": "t"}, catchup="latest", max_attempts=5),
@@ -55,6 +55,11 @@ def test_a_run_says_which_occurrence_it_is_and_for_which_data() -> None:
     run = Run.of(claimed())
     assert run.id == "sales@2027-01-05T02:00:00Z"
     assert run.idempotency_key == "default/sales@2027-01-05T02:00:00Z"
+    other = Run.of(claimed(namespace="ops"))
+    assert (other.job, other.id, other.idempotency_key) == (
+        "ops/sales",
+        *["ops/sales@2027-01-05T02:00:00Z"] * 2,
+    )
     assert (run.attempt, run.max_attempts, run.revision, run.kind) == (2, 5, 3, "scheduled")
     assert run.data_interval == DataInterval(start=NIGHT - DAY, end=NIGHT)
     assert run.caught_up is False

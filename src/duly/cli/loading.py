@@ -101,12 +101,12 @@ class _Declared:
 
     def _add_jobs(self, app: str, jobs: Iterable[Job]) -> None:
         for job in jobs:
-            if job.name in self.jobs:
+            if job.shown in self.jobs:
                 raise DefinitionError(
-                    f"job {job.name!r} is declared in {self.jobs[job.name][1]} and in {app}",
+                    f"job {job.shown!r} is declared in {self.jobs[job.shown][1]} and in {app}",
                     hint="names are unique; rename one of them",
                 )
-            self.jobs[job.name] = (job, app)
+            self.jobs[job.shown] = (job, app)
 
     def add_url(self, app: str, application: Duly) -> None:
         from duly.settings import Settings
