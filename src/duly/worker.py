@@ -11,11 +11,11 @@ import asyncio
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
 from duly import crash
+from duly.attempts import Held, ended, execute, remark
 from duly.completions import (
     GROUP,
     LONGEST_PAUSE,
@@ -28,21 +28,18 @@ from duly.completions import (
     words_of,
 )
 from duly.decisions import Standpoint
-from duly.durable import Memory
-from duly.executors import Ending, Stop
-from duly.executors.http import run_http
-from duly.executors.in_process import Task, Threads, run_task
-from duly.executors.shell import TERM_GRACE, run_shell
-from duly.faults import described, fault
-from duly.ledger import Claimed, Ended, Finished, Hands, Key, Ledger
+from duly.executors import Ending
+from duly.executors.in_process import Task, Threads
+from duly.executors.shell import TERM_GRACE
+from duly.faults import described
+from duly.ledger import Claimed, Finished, Hands, Key, Ledger
 from duly.places import Places
-from duly.records import PERSON, asked_to_stop, key_of
-from duly.run import Run
+from duly.records import asked_to_stop, key_of
 from duly.settings import Settings
 from duly.tasks import HTTP, SHELL
 from duly.telemetry import Events
 from duly.timers import Nameless, Timers
-from duly.transactions import Effects, Tills
+from duly.transactions import Tills
 from duly.trouble import Reach, passing
 
 BATCH = 100
@@ -51,22 +48,6 @@ ASKED_EVERY = 0.2  # seconds between two looks for attempts that were asked to s
 NEAR = 60.0  # a retry that is nearer than this gets a timer of its own
 LAST_WORDS = 10.0  # how long a draining worker tries to record what has ended
 _GATHER = 0.002  # when every place was taken: what is given back meanwhile is filled in one claim
-
-
-@dataclass(kw_only=True, slots=True)
-class _Held:
-    """One attempt that this worker holds."""
-
-    claimed: Claimed
-    worker: UUID
-    began: float = 0.0
-    seconds: float = 0.0
-    stop: Stop = field(default_factory=Stop)
-    effects: Effects | None = None
-
-    @property
-    def attempt(self) -> tuple[Key, int]:
-        return self.claimed.key, self.claimed.attempt
 
 
 class Worker:
@@ -128,7 +109,7 @@ class Worker:
         self._lull = False  # nothing punctual was ready at the last claim
         self._nudge = asyncio.Event()
         self._changed = asyncio.Event()
-        self._held: dict[tuple[Key, int], _Held] = {}  # claimed and not yet recorded
+        self._held: dict[tuple[Key, int], Held] = {}  # claimed and not yet recorded
         self._live: dict[tuple[Key, int], asyncio.Task[None]] = {}  # of these, those whose task still runs
         self._broken: Exception | None = None  # a fault of our own after the end of an attempt
         self._unrecordable: set[Key] = (
@@ -426,7 +407,7 @@ class Worker:
 
     def _begin(self, claimed: Claimed, worker: UUID, generation: int) -> None:
         """Start one attempt in a place that is reserved for it."""
-        held = _Held(claimed=claimed, worker=worker, began=self._clock.monotonic())
+        held = Held(claimed=claimed, worker=worker, began=self._clock.monotonic())
         if generation != self._generation:
             self._say("fenced", held)
             self._release()
@@ -434,7 +415,7 @@ class Worker:
         self._held[held.attempt] = held
         self._live[held.attempt] = asyncio.get_running_loop().create_task(self._attempt(held))
 
-    async def _attempt(self, held: _Held) -> None:
+    async def _attempt(self, held: Held) -> None:
         timer, timeout = None, held.claimed.policy.timeout
         try:
             self._say("started", held)
@@ -452,21 +433,10 @@ class Worker:
             self._broken = error
             self._nudge.set()
 
-    async def _execute(self, held: _Held) -> Ending:
-        policy = held.claimed.policy
-        held.effects = Effects(self._tills, held.claimed, held.worker)
-        memory = Memory(self._tills, held.claimed, held.worker, held.effects)
-        run = Run.of(held.claimed, held.effects, memory, lambda: held.stop.reason is not None)
-        if policy.task_name == SHELL:
-            return await run_shell(policy.task, run, held.stop, self._threads)
-        if policy.task_name == HTTP:
-            return await run_http(policy.task, run, held.stop, self._threads, policy.timeout)
-        task = self._tasks.get(policy.task_name)
-        if task is None:
-            return Ending(error=fault("NotFound", f"this worker has no task {policy.task_name!r}"))
-        return await run_task(task, run, held.stop, self._threads)
+    async def _execute(self, held: Held) -> Ending:
+        return await execute(held, self._tasks, self._tills, self._threads)
 
-    def _over(self, held: _Held, end: Ending) -> None:
+    def _over(self, held: Held, end: Ending) -> None:
         """The attempt has ended: hand its outcome on, and give the place back when it is really free."""
         held.seconds = self._clock.monotonic() - held.began
         del self._live[held.attempt]
@@ -483,22 +453,12 @@ class Worker:
             del self._held[held.attempt]
             self._say("fenced", held)
         else:
-            self._completions.put(Completion(ended=_ended(held, end), output=end.output))
+            self._completions.put(Completion(ended=ended(held, end), output=end.output))
 
-    def _committed(self, held: _Held, finished: Finished, end: Ending) -> None:
+    def _committed(self, held: Held, finished: Finished, end: Ending) -> None:
         """The attempt ended with its own transaction; what its task did or returned afterwards cannot change that."""
-        log = Run.of(held.claimed).log
-        if end.error is not None:
-            log.error(
-                "the run had succeeded with its transaction when its task raised %s: %s",
-                end.error["class"],
-                end.error["message"],
-            )
-        elif end.result is not None:
-            log.warning(
-                "what the task returned is not kept: a transactional run's result is given to run.result()"
-            )
-        self._told([(Completion(ended=_ended(held, end)), finished)])
+        remark(held, end)
+        self._told([(Completion(ended=ended(held, end)), finished)])
 
     def _release(self) -> None:
         if self._places.give_back(1):
@@ -562,7 +522,7 @@ class Worker:
                     self._changed.clear()
                     await self._changed.wait()
 
-    def _say(self, event: str, held: _Held, error: Mapping[str, str] | None = None, **more: Any) -> None:
+    def _say(self, event: str, held: Held, error: Mapping[str, str] | None = None, **more: Any) -> None:
         if self._events.wants(event):
             claimed = held.claimed
             said = facts(claimed.id, claimed.job, claimed.key, claimed.attempt, claimed.started_at)
@@ -570,30 +530,3 @@ class Worker:
                 said["seconds"] = held.seconds
             # The process as it was when it took the attempt: it may have another identity by now.
             self._events.emit(event, **said, **error_of(error), **more, process=held.worker)
-
-
-def _ended(held: _Held, end: Ending) -> Ended:
-    """What the ledger is told of an attempt."""
-    claimed, policy = held.claimed, held.claimed.policy
-    outcome, error = "succeeded" if end.error is None else "failed", end.error
-    if end.stopped and held.stop.reason == "timed_out":
-        outcome = "timed_out"
-        error = fault("TaskTimeout", f"the attempt ran longer than its timeout of {policy.timeout or 0:g} s")
-    elif held.stop.reason == "cancelled" and (end.stopped or error is not None):
-        outcome, error = "cancelled", error or asked_to_stop(held.stop.words or "")
-    elif end.stopped:
-        outcome = "lost"
-        error = fault("Drained", "the worker was shut down before the attempt ended; its outcome is unknown")
-    elif end.nap is not None:
-        outcome = "asleep"
-    return Ended(
-        key=claimed.key,
-        attempt=claimed.attempt,
-        worker=held.worker,
-        outcome=outcome,
-        result=end.result,
-        error=error,
-        delay=None if error is None else policy.backoff.delay(claimed.failures + 1, key=claimed.id),
-        waits_for=PERSON if end.parked else end.nap.waits_for if end.nap else None,
-        until=end.nap.until if end.nap else None,
-    )
