@@ -372,5 +372,5 @@ def test_a_schedule_comes_back_from_its_definition(schedule: Any) -> None:
     [("DST_GAP=skip 30 2 * * *", "Europe/Berlin"), ("DST_GAP=skip TZ=Asia/Tokyo 30 2 * * *", "Asia/Tokyo")],
 )
 def test_a_new_text_is_meant_in_the_zone_of_the_one_before_unless_it_names_one(text: str, zone: str) -> None:
-    before = {"definition": job(tz="Europe/Berlin").definition()}
-    assert changed("nightly", before, {"schedule": text}).schedule.zone == zone
+    before = {"name": "nightly", "namespace": "default", "definition": job(tz="Europe/Berlin").definition()}
+    assert changed(before, {"schedule": text}).schedule.zone == zone
