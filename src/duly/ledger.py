@@ -279,12 +279,6 @@ class Ledger:
                 if isinstance(policy, Policy) and policy.exclude is not None:
                     self._excludes[row["id"]] = _attempt(load_schedule, policy.exclude)
 
-    def forget(self) -> None:
-        """Drop the cached definitions, for tests that spoil them by hand."""
-        self._schedules.clear()
-        self._policies.clear()
-        self._shared.clear()
-
     async def record(
         self,
         connection: Connection,
