@@ -592,8 +592,3 @@ def anchored(job: Job, previous: Schedule | None, activated_at: datetime) -> Sch
     """
     schedule = job.schedule if previous is None else job.schedule.anchored_as(previous)
     return schedule.anchored(activated_at)
-
-
-def load_schedule(definition: Mapping[str, Any]) -> Schedule:
-    """The schedule that a stored definition describes; raises ScheduleError or UnknownZone."""
-    return load(definition)

@@ -16,7 +16,7 @@ from uuid import UUID
 
 from duly import crash
 from duly.errors import Conflict
-from duly.jobs import Policy, load_schedule
+from duly.jobs import Policy
 from duly.planner import Plan, Rule, Standing, decide
 from duly.postgres import Connection, Database, Row
 from duly.records import (
@@ -42,7 +42,7 @@ from duly.records import (
     run_id,
     without,
 )
-from duly.schedules import Schedule, never, tzdata_version
+from duly.schedules import Schedule, load, never, tzdata_version
 
 __all__ = [
     "VERSION",
@@ -269,7 +269,7 @@ class Ledger:
         missing = [key for key in schedules if key not in self._schedules]
         if missing:
             for row in await self.database.rows(connection, "records", "schedules", ids=missing):
-                self._schedules[row["id"]] = _attempt(load_schedule, row["definition"])
+                self._schedules[row["id"]] = _attempt(load, row["definition"])
                 if row["transitions"] is not None and row["tzdata"] > tzdata_version():
                     self._foreign.add(row["id"])
         missing = [key for key in policies if key not in self._policies]
@@ -277,7 +277,7 @@ class Ledger:
             for row in await self.database.rows(connection, "records", "policies", ids=missing):
                 policy = self._policies[row["id"]] = _attempt(Policy.load, row["definition"])
                 if isinstance(policy, Policy) and policy.exclude is not None:
-                    self._excludes[row["id"]] = _attempt(load_schedule, policy.exclude)
+                    self._excludes[row["id"]] = _attempt(load, policy.exclude)
 
     async def record(
         self,

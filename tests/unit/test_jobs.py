@@ -24,11 +24,10 @@ from duly.jobs import (
     anchored,
     data_interval,
     digest,
-    load_schedule,
     make_job,
     plain_json,
 )
-from duly.schedules import Interval, Never, cron, every, never, once
+from duly.schedules import Interval, Never, cron, every, load, never, once
 
 TASK = {"kind": "python", "name": "app.work"}
 NIGHT = "0 2 * * *"
@@ -364,7 +363,7 @@ def test_the_data_interval_is_that_of_the_schedule() -> None:
     "schedule", [cron(NIGHT, "Europe/Berlin"), every(seconds=5), once(ACTIVATED), never()]
 )
 def test_a_schedule_comes_back_from_its_definition(schedule: Any) -> None:
-    assert load_schedule(json.loads(json.dumps(schedule.definition()))) == schedule
+    assert load(json.loads(json.dumps(schedule.definition()))) == schedule
 
 
 @pytest.mark.parametrize(
