@@ -20,8 +20,9 @@ from duly.definitions import changed
 from duly.errors import Conflict, DefinitionError, NotFound
 from duly.jobs import NAME, shown
 from duly.ledger import Ledger
+from duly.listing import readable
 from duly.postgres import Database, Row
-from duly.registration import Registration, readable
+from duly.registration import Registration
 from duly.schedules.days import MOST_DAYS
 
 

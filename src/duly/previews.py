@@ -19,7 +19,7 @@ from duly.clock import text
 from duly.jobs import Job, Policy, anchored, shown
 from duly.ledger import Ledger
 from duly.postgres import Connection, Database, Row
-from duly.registration import Registration, Wish, forbidden, readable, same, with_days
+from duly.registration import Registration, Wish, forbidden, same, with_days
 from duly.schedules import Schedule, difference, load
 from duly.schedules.zones import zone
 
@@ -220,7 +220,7 @@ class Previews:
         newest = await self._promise(connection, row["id"])
         stored, before = newest["definition"], Policy.load(newest["definition"]["policy"])
         known = await days.days_of(connection, [before, job.policy])
-        was, becomes = load(newest["schedule"]), anchored(job, readable(newest["schedule"]), now)
+        was, becomes = load(newest["schedule"]), anchored(job, listing.readable(newest["schedule"]), now)
         old = _kept(was, with_days(job.shown, before, was.zone, known))
         new = _kept(becomes, with_days(job.shown, job.policy, becomes.zone, known))
         at_dst, words = _around_dst(old, new, now)

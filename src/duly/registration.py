@@ -19,6 +19,7 @@ from duly.errors import Conflict, DefinitionError
 from duly.jobs import Job, Policy, anchored, attached, digest
 from duly.leases import lease_ids
 from duly.ledger import VERSION, Ledger
+from duly.listing import readable
 from duly.postgres import Connection, Row
 from duly.schedules import Schedule, load, tzdata_version
 from duly.zonedata import transitions
@@ -480,14 +481,6 @@ def _refuse_unplanned(jobs: Iterable[Job], known: Mapping[tuple[str, str], Row],
         row = known.get(job.key)
         if wish.planned.get(job.key) != (None if row is None else (row["id"], row["revision"])):
             raise Conflict(f"job {job.shown!r} has changed since the plan was made", hint=REPLAN)
-
-
-def readable(definition: Mapping[str, Any]) -> Schedule | None:
-    """The old schedule, for the anchor that an edit keeps; None when it cannot be read any more."""
-    try:
-        return load(definition)
-    except Exception:
-        return None
 
 
 def _text(definition: Mapping[str, Any]) -> str:
