@@ -9,10 +9,10 @@ from typing import Any, Generic, TypeVar
 
 from duly.clock import parse
 from duly.errors import DefinitionError
+from duly.states import FINAL
 
 T = TypeVar("T")
 S = TypeVar("S")
-_ENDED = frozenset({"succeeded", "failed", "cancelled", "expired"})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,7 +49,7 @@ class RunInfo:
     @property
     def ended(self) -> bool:
         """Is this the run's last state?"""
-        return self.state in _ENDED
+        return self.state in FINAL
 
     @property
     def succeeded(self) -> bool:

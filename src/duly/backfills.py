@@ -23,12 +23,12 @@ from duly.ledger import Ledger
 from duly.postgres import Connection, Database, Row
 from duly.records import Actor, key_of, run_id
 from duly.schedules import Schedule, load
+from duly.states import CAUSES
 
 KEY = "backfill"
 KEPT = 10_000
 """Lines that an answer holds; beyond, they are only counted."""
 
-CAUSES = ("missed", "window", "coalesced", "overlap", "paused", "excluded", "poisoned", "lost")
 ENDED = "with its backfill, by "
 """How the reason begins for which runs stop when the whole of a backfill is cancelled."""
 _CHUNK = 500

@@ -12,9 +12,8 @@ from duly.ledger import Key, Ledger
 from duly.listing import named, parse_run_id
 from duly.postgres import Connection, Database, Row
 from duly.records import run_id
+from duly.states import LIVE
 from duly.triggers import refuse_when_full
-
-LIVE = frozenset({"queued", "running", "asleep", "parked"})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -13,8 +13,7 @@ from typing import Any
 from duly.clock import parse, text
 from duly.postgres import Connection, Database, Row
 from duly.records import run_id
-
-LIVE = ("queued", "running", "asleep", "parked")
+from duly.states import LIVE
 
 
 async def timer(database: Database, connection: Connection, job: Row) -> dict[str, Any] | None:

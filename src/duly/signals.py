@@ -17,12 +17,12 @@ from duly.jobs import ARGS_LIMIT, plain_json
 from duly.listing import run_row
 from duly.postgres import Connection, Database, Row
 from duly.records import run_id
+from duly.states import FINAL
 
 WAITING_LIMIT = 1000
 """How many signals may wait for one run."""
 
 _KEYED = UUID("5a1f7c1e-6c56-4c0e-9d0b-0d1f5f6a2c11")
-_OVER = ("succeeded", "failed", "cancelled", "expired")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -86,7 +86,7 @@ async def _refuse_lost_words(
 ) -> None:
     """Raise Conflict where nobody would ever take the signal, or too many wait already."""
     word = state["state"] if state else "gone"
-    if word in _OVER or state is None:
+    if word in FINAL or state is None:
         raise Conflict(
             f"run {run} has ended ({word}), so nobody will take signal {name!r}",
             hint="look at `duly runs show`; a new run of the job needs a signal of its own",

@@ -13,13 +13,13 @@ import click
 from duly.cli.definitions import dry_run
 from duly.cli.output import NO, document, line
 from duly.cli.verbs import INSTANT, INTERRUPTED, Options, verb
+from duly.states import CAUSES
 
 if TYPE_CHECKING:
     from duly.backfills import Asked, Backfilled, Line
     from duly.postgres import Database
 
 Told = Callable[["Backfilled", "Sequence[Line]"], None]
-CAUSES = ("missed", "window", "coalesced", "overlap", "paused", "excluded", "poisoned", "lost")
 
 
 @verb("backfill", example="duly backfill nightly_sales --from 2027-03-01T00:00:00Z --to 2027-03-28T00:00:00Z")

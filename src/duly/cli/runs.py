@@ -12,6 +12,7 @@ import click
 from duly.cli.listings import after, limit, page, show
 from duly.cli.output import document, line, listed, note
 from duly.cli.verbs import INSTANT, Options, Verbs, verb
+from duly.states import FINAL, LIVE
 
 if TYPE_CHECKING:
     from duly.postgres import Database
@@ -31,8 +32,6 @@ runs = Verbs(
     },
 )
 
-STATES = ("queued", "running", "asleep", "parked", "succeeded", "failed", "cancelled", "expired")
-TERMINAL = frozenset(STATES[4:])
 LOOK = 0.5
 """Seconds between two looks at a run that is followed."""
 SHOWN = 100
@@ -41,7 +40,7 @@ SHOWN = 100
 
 @verb("list", example="duly runs list --job nightly_sales --state failed")
 @click.option("--job", metavar="J", help="Only runs of this job.")
-@click.option("--state", type=click.Choice(STATES), help="Only runs in this state.")
+@click.option("--state", type=click.Choice([*LIVE, *FINAL]), help="Only runs in this state.")
 @click.option("--from", "from_at", type=INSTANT, metavar="T", help="Scheduled at this instant or later.")
 @click.option("--to", "to_at", type=INSTANT, metavar="T", help="Scheduled before this instant.")
 @limit
@@ -96,7 +95,7 @@ def logs_of_run(options: Options, run: str, attempt: int | None, follow: bool) -
     from duly.cli.opening import run_on
 
     async def ask(database: Database) -> dict[str, Any]:
-        while follow and (await listing.run(database, run))["state"] not in TERMINAL:
+        while follow and (await listing.run(database, run))["state"] not in FINAL:
             await database.clock.sleep(LOOK)
         return await listing.logs(database, run, attempt)
 
