@@ -47,7 +47,7 @@ class Control:
         It is not tried again. Raises NotFound, and Conflict for a run that has ended.
         """
         async with self.database.transaction() as connection:
-            job, key, row = await self._open(connection, run)
+            job, key, _, row = await self._open(connection, run)
             if row["state"] not in LIVE:
                 raise Conflict(f"run {run} has ended already: it is {row['state']}")
             if row["cancel_at"] is not None:
@@ -70,7 +70,7 @@ class Control:
         many runs of the job are live as may be.
         """
         async with self.database.transaction() as connection:
-            job, key, row = await self._open(connection, run)
+            job, key, cursor, row = await self._open(connection, run)
             if row["state"] in ("queued", "running", "asleep"):
                 raise Conflict(f"run {run} is {row['state']}; there is nothing to try again yet")
             if row["state"] == "succeeded":
@@ -79,8 +79,8 @@ class Control:
                     hint="to run its instant once more: `duly backfill --rerun`, or `duly jobs trigger`",
                 )
             if row["state"] != "parked":  # that one is live already
-                await self._refuse_when_full(connection, job)
-            waits = await self._place(connection, key, row, dry_run)
+                await self._refuse_when_full(connection, job, cursor)
+            waits = await self._place(connection, key, cursor, row, dry_run)
             state = "asleep" if waits else "queued"
             if not dry_run:
                 await self.database.rows(connection, "edits", "retry", **_named(key), waits=waits)
@@ -88,29 +88,26 @@ class Control:
             await self.database.nudge("duly_ready")
         return Stepped(run=_address(job, key), state=state, changed=True)
 
-    async def _open(self, connection: Connection, run: str) -> tuple[Row, Key, Row]:
-        """The job, its cursor locked, and the run as it stands then."""
+    async def _open(self, connection: Connection, run: str) -> tuple[Row, Key, Row, Row]:
+        """The job, the run's identity, the job's cursor, locked, and the run as it stands then."""
         name, at, trigger_id = parse_run_id(run)
         job = await named(self.database, connection, name)
-        await self.database.row(connection, "edits", "place", job_id=job["id"])
+        cursor = await self.database.row(connection, "edits", "place", job_id=job["id"])
+        assert cursor is not None
         key = Key(job_id=job["id"], scheduled_at=at, trigger_id=trigger_id)
         row = await self.database.row(connection, "edits", "run_now", **_named(key))
         if row is None:
             raise NotFound(f"there is no run {run}", hint=f"see `duly runs list --job {name}`")
-        return job, key, row
+        return job, key, cursor, row
 
-    async def _refuse_when_full(self, connection: Connection, job: Row) -> None:
-        cursor = await self.database.row(connection, "edits", "place", job_id=job["id"])
-        assert cursor is not None
+    async def _refuse_when_full(self, connection: Connection, job: Row, cursor: Row) -> None:
         policy = await self.ledger.newest_policy(connection, job["id"], cursor["newest_revision"])
         await refuse_when_full(
             self.ledger, connection, job["id"], shown(job["namespace"], job["name"]), policy
         )
 
-    async def _place(self, connection: Connection, key: Key, row: Row, dry_run: bool) -> bool:
+    async def _place(self, connection: Connection, key: Key, cursor: Row, row: Row, dry_run: bool) -> bool:
         """Must the run wait for the exclusive place? If not, it takes it, unless it has it."""
-        cursor = await self.database.row(connection, "edits", "place", job_id=key.job_id)
-        assert cursor is not None
         if not row["exclusive"] or (cursor["live_at"], cursor["live_trigger"]) == (
             key.scheduled_at,
             key.trigger_id,
