@@ -28,7 +28,7 @@ from duly.ledger import Actor, Ledger
 from duly.mechanisms import Rows
 from duly.postgres import NOT_NOW, Database, connect, refusal, statements, without_password
 from duly.reaper import Reaper
-from duly.records import author as author
+from duly.records import author
 from duly.scheduler import Scheduler
 from duly.settings import Settings
 from duly.telemetry import Events, Sink, plain_lines
