@@ -44,6 +44,13 @@ SWEEP_EVERY = 10.0
 EXPIRY_PAUSE = 0.1
 PARTITIONS_EVERY = 3600.0
 
+REGISTERED: Mapping[str, str] = {
+    "created": "created",
+    "edited": "edited",
+    "unchanged": "unchanged",
+    "conflicts": "conflict",
+}
+"""What a registration did with a job, and the word for it in the event."""
 
 ROLES: Mapping[str, Sequence[str]] = {
     "up": ("scheduler", "worker"),
@@ -245,11 +252,9 @@ class Process:
 
     async def _register(self, database: Database) -> None:
         applied = await Catalog(database).apply(self.jobs, generation=self.generation, author=author())
-        for action in ("created", "edited", "unchanged", "conflicts"):
+        for action, word in REGISTERED.items():
             for name in getattr(applied, action):
-                self.events.emit(
-                    "registered", job=name, revision=applied.revisions.get(name), action=action.rstrip("s")
-                )
+                self.events.emit("registered", job=name, revision=applied.revisions.get(name), action=word)
 
     # ------------------------------------------------------------------ the two loops
 
