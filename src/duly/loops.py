@@ -38,6 +38,9 @@ from duly.worker import Worker
 log = logging.getLogger("duly.loops")
 
 CHANNELS: Mapping[str, str] = {"scheduler": "duly_due", "worker": "duly_ready"}
+LISTEN: Mapping[str, str] = {"scheduler": "listen_due", "worker": "listen_ready"}
+"""The statement by which a loop begins to hear its nudges."""
+
 NUDGE_PAUSE = 0.005
 PATIENCE = 15.0  # seconds; every transaction of the loops is bounded by the server to far less
 SWEEP_EVERY = 10.0
@@ -364,7 +367,7 @@ class Process:
             try:
                 connection = await connect(self.url, name=f"duly {role} nudges")
                 async with connection:
-                    await connection.execute(statements("postgres")[f"listen_{CHANNELS[role][5:]}"])
+                    await connection.execute(statements("postgres")[LISTEN[role]])
                     self._nudges[role].set()
                     async for heard in connection.notifies():
                         (self._vacant if heard.channel == VACANT else self._nudges[role]).set()
