@@ -19,6 +19,7 @@ from duly.jobs import Catchup, Policy, catchup_word, shown
 from duly.ledger import Actor, Ledger
 from duly.listing import named, pattern, readable
 from duly.postgres import Connection, Database, Row
+from duly.registration import Registration
 from duly.schedules import Schedule, difference, load
 
 MANY = 100
@@ -134,6 +135,7 @@ class Pauses:
     def __init__(self, database: Database) -> None:
         self.database = database
         self.ledger = Ledger(database)
+        self._registration = Registration(self.ledger)
 
     async def pause(
         self,
@@ -389,22 +391,11 @@ class Pauses:
     ) -> None:
         """The boundary: the same promise in a new revision, from each job's instant on."""
         newer = {row["id"]: row["revision"] + 1 for row, _ in meant}
-        instants = [at for _, at in meant]
-        await self.database.rows(
+        await self._registration.append(
             connection,
-            "catalog",
-            "end_revisions",
-            job_ids=list(newer),
-            revisions=[revision - 1 for revision in newer.values()],
-            until_at=instants,
-        )
-        await self.database.rows(
-            connection,
-            "catalog",
+            newer,
             "repeat_revisions",
-            job_ids=list(newer),
-            revisions=list(newer.values()),
-            from_at=instants,
+            from_at=[at for _, at in meant],
             author=author,
             paused=paused,
             held=held,

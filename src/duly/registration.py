@@ -305,9 +305,16 @@ class Registration:
             applied.note("edited", job.shown, revision)
 
     async def append(
-        self, connection: Connection, newer: Mapping[int, int], *, from_at: Sequence[datetime], **given: Any
+        self,
+        connection: Connection,
+        newer: Mapping[int, int],
+        statement: str = "add_revisions",
+        /,
+        *,
+        from_at: Sequence[datetime],
+        **given: Any,
     ) -> None:
-        """End each job's newest revision at its instant and begin the next one there."""
+        """End each job's newest revision at its instant and begin the next one there, by ``statement``."""
         await self.database.rows(
             connection,
             "catalog",
@@ -320,7 +327,7 @@ class Registration:
         await self.database.rows(
             connection,
             "catalog",
-            "add_revisions",
+            statement,
             job_ids=list(newer),
             revisions=list(newer.values()),
             from_at=list(from_at),
