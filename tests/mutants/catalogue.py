@@ -533,7 +533,7 @@ MUTANTS: Sequence[Mutant] = (
         "a run that has ended takes signals",
         "signals.py",
         f"{REMEMBERS}::test_one_key_tells_a_run_once_and_an_ended_run_takes_nothing_more",
-        ("    if word in _OVER or state is None:\n", "    if state is None:\n"),
+        ("    if word in FINAL or state is None:\n", "    if state is None:\n"),
     ),
     _m(
         "only retries are woken",
