@@ -17,6 +17,9 @@ HTTP_TIMEOUT = 60.0
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+PRIVATE = frozenset({"DULY_DATABASE_URL", "PGPASSWORD"})
+"""Variables of a worker's environment that no job is told, by a command or in a call: a password may stand in them."""
+
 _TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _OWN = frozenset({"host", "content-length", "transfer-encoding", "connection"})
 

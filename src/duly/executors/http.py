@@ -24,12 +24,11 @@ from duly.executors.in_process import Threads
 from duly.executors.shell import Excerpt
 from duly.faults import described, fault
 from duly.run import Run
-from duly.tasks import BODY_LIMIT, HTTP_TIMEOUT, VARIABLE, sendable
+from duly.tasks import BODY_LIMIT, HTTP_TIMEOUT, PRIVATE, VARIABLE, sendable
 
 REDIRECTS = 5
 LINGER = 1.0  # how long a call that was asked to stop may take to notice
 _CHUNK = 64 * 1024
-_PRIVATE = frozenset({"DULY_DATABASE_URL", "PGPASSWORD"})
 _MOVED = (301, 302, 303, 307, 308)
 
 
@@ -247,7 +246,7 @@ def _filled(value: str, what: str) -> str:
 
     def fill(match: Any) -> str:
         name = match.group(1)
-        if name in _PRIVATE:
+        if name in PRIVATE:
             raise _Refused(f"{what} names ${{{name}}}, which is kept from jobs: a password may stand in it")
         found = os.environ.get(name)
         if found is None:

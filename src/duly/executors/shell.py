@@ -24,12 +24,12 @@ from duly.executors import Ending, Output, Raised, Stop
 from duly.executors.in_process import Threads
 from duly.faults import described, fault, storable
 from duly.run import Run
+from duly.tasks import PRIVATE
 
 OUTPUT_LIMIT = 1024 * 1024
 TERM_GRACE = 5.0
 LINGER = 0.25  # how long to read on after the command itself has ended
 _LOOK = 0.05
-_SECRETS = ("DULY_DATABASE_URL", "PGPASSWORD")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -216,7 +216,7 @@ def _identity(user: str | None) -> dict[str, Any]:
 
 def _environment(command: Command, run: Run) -> dict[str, str]:
     """The worker's environment without its secrets, the job's own words, and what the run is."""
-    environment = {name: value for name, value in os.environ.items() if name not in _SECRETS}
+    environment = {name: value for name, value in os.environ.items() if name not in PRIVATE}
     with contextlib.suppress(KeyError):  # a user without a name has none to tell
         user = command.user
         entry = pwd.getpwuid(os.geteuid()) if user is None else pwd.getpwnam(user)
