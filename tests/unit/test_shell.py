@@ -17,8 +17,9 @@ import pytest
 
 from conftest import wait_until_async
 from duly.executors import Ending, Stop, shell
+from duly.executors.excerpts import Excerpt
 from duly.executors.in_process import Threads
-from duly.executors.shell import Excerpt, run_shell
+from duly.executors.shell import run_shell
 from unit.attempts import at_work, run_of
 
 RUN = run_of("backup")

@@ -20,8 +20,8 @@ from urllib.parse import SplitResult, quote, urljoin, urlsplit
 
 from duly.clock import text as instant
 from duly.executors import Ending, Raised, Stop
+from duly.executors.excerpts import Excerpt
 from duly.executors.in_process import Threads
-from duly.executors.shell import Excerpt
 from duly.faults import described, fault
 from duly.run import Run
 from duly.tasks import BODY_LIMIT, HTTP_TIMEOUT, PRIVATE, VARIABLE, sendable
