@@ -13,6 +13,7 @@ BACKFILL = "tests/promises/test_backfill.py"
 DEADLINES = "tests/promises/test_deadlines.py"
 ABSENT = "tests/promises/test_absent.py"
 RESTORED = "tests/promises/test_restored.py"
+NAMES = "tests/promises/test_namespaces.py"
 
 OF_PEOPLE: Sequence[Mutant] = (
     _m(
@@ -155,5 +156,26 @@ OF_PEOPLE: Sequence[Mutant] = (
             "            self._noted = self.id\n",
             "            self._noted = self.id\n            self._serves = None\n",
         ),
+    ),
+    _m(
+        "a task is told the key of the job of its name in the default namespace",
+        "records.py",
+        f"{NAMES}::test_each_run_is_told_the_key_that_is_its_own[database]",
+        ("self.key.trigger_id, self.namespace)", "self.key.trigger_id)"),
+    ),
+    _m(
+        "an owner's jobs of another namespace are never pruned",
+        "catalog.sql",
+        f"{NAMES}::test_a_deploy_knows_its_jobs_by_their_namespaces",
+        (
+            " where jobs.owner = %(owner)s::text\n   and jobs.state <> 'removed'\n   and jobs.id >",
+            " where jobs.namespace = 'default' and jobs.owner = %(owner)s::text and jobs.state <> 'removed'\n   and jobs.id >",
+        ),
+    ),
+    _m(
+        "two jobs go by one name",
+        "registration.py",
+        f"{NAMES}::test_what_would_go_by_the_name_of_another_job_is_refused",
+        ("            if twin in there:\n", "            if False:\n"),
     ),
 )
