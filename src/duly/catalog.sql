@@ -269,7 +269,7 @@ select jobs.name, jobs.owner, jobs.source, revisions.hash
 
 -- name: promises
 -- What is promised now, job by job, in the order of their names.
-select jobs.name, revisions.definition,
+select jobs.namespace, jobs.name, revisions.definition,
        case when revisions.held then 'held'
             when revisions.paused
                  and (revisions.resumes_at is null
@@ -282,9 +282,8 @@ select jobs.name, revisions.definition,
         where revisions.job_id = jobs.id
         order by revisions.revision desc
         limit 1) as revisions on true
- where jobs.namespace = 'default'
-   and jobs.state <> 'removed'
- order by jobs.name
+ where jobs.state <> 'removed'
+ order by jobs.namespace <> 'default', jobs.namespace, jobs.name
  limit %(limit)s::int
 
 -- name: owned

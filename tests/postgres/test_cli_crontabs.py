@@ -206,3 +206,18 @@ def test_the_next_instants_of_a_job_are_linted_too(call: Call) -> None:
     assert code == 0
     assert [note["rule"] for note in found["dst"]] == ["gap", "fold", "gap", "fold"]
     assert [each["rule"] for each in found["lint"]] == ["gap", "fold"]
+
+
+def test_a_job_of_another_namespace_is_linted_and_left_out_by_its_own_name(call: Call) -> None:
+    Path("jobs.py").write_text(
+        "from duly import Duly\napp = Duly()\n"
+        "app.shell('j', 'x', schedule='0 5 * * *', catchup='none')\n"
+        "app.shell('j', 'x', schedule='0 0 31 2 1', catchup='none', namespace='ops')\n"
+    )
+    assert call("jobs", "apply", "--app", "jobs.py")[0] == 0
+    out = call("export", "crontab")[1]
+    assert [left["name"] for left in out["left_out"]] == ["ops/j"]
+    assert out["text"].count("# duly: ") == 1
+    for job, rules in (("ops/j", {"or"}), ("j", set())):
+        linted = call("audit", "--job", job)[1]["lint"]["findings"]
+        assert {(found["job"], found["rule"]) for found in linted} == {(job, rule) for rule in rules}

@@ -52,22 +52,27 @@ def audit(options: Options, from_at: datetime | None, to_at: datetime | None, jo
 
 async def _lint(database: Database, at: datetime, only: str | None) -> Lint:
     """A second look at the schedules of the active jobs, at most so many."""
+    from duly.jobs import shown
     from duly.lint import Subject, look_at_all
-    from duly.listing import readable
+    from duly.listing import named, readable
 
     async with database.connection() as connection:
         rows = await database.rows(connection, "catalog", "promises", limit=LINTED)
+        if only is not None:
+            job = await named(database, connection, only)
+            rows = [row for row in rows if (row["namespace"], row["name"]) == (job["namespace"], job["name"])]
         attached = {row["definition"]["policy"].get("calendar") for row in rows} - {None}
         ends = await database.rows(connection, "catalog", "calendar_ends", names=sorted(attached))
     calendars = {row["name"]: (row["name"], row["ends"]) for row in ends}
     subjects = []
     for row in rows:
         schedule = readable(row["definition"]["schedule"])
-        if schedule is not None and row["state"] == "active" and only in (None, row["name"]):
+        if schedule is not None and row["state"] == "active":
             policy = row["definition"]["policy"]
             work = [policy["task"], row["definition"]["args"]]
             calendar = calendars.get(policy.get("calendar"))
-            subjects.append(Subject(name=row["name"], schedule=schedule, work=work, calendar=calendar))
+            name = shown(row["namespace"], row["name"])
+            subjects.append(Subject(name=name, schedule=schedule, work=work, calendar=calendar))
     return look_at_all(subjects, at)
 
 

@@ -273,14 +273,22 @@ async def _written(database: Database, match: str) -> Written:
     from fnmatch import fnmatchcase
 
     from duly.errors import DefinitionError
-    from duly.importers.writing import Promise, written
+    from duly.importers.writing import Left, Promise, written
+    from duly.jobs import shown
 
     async with database.connection() as connection:
         rows = await database.rows(connection, "catalog", "promises", limit=MOST + 1)
     if len(rows) > MOST:
         raise DefinitionError(f"there are more than {MOST:,} jobs", hint="say which ones with --match")
-    return written(
+    meant = [row for row in rows if fnmatchcase(shown(row["namespace"], row["name"]), match)]
+    found = written(
         Promise(name=row["name"], state=row["state"], definition=row["definition"])
-        for row in rows
-        if fnmatchcase(row["name"], match)
+        for row in meant
+        if row["namespace"] == "default"
     )
+    apart = (
+        Left(name=shown(row["namespace"], row["name"]), reason="cron knows no namespaces, and it is in one")
+        for row in meant
+        if row["namespace"] != "default"
+    )
+    return replace(found, left_out=(*found.left_out, *apart))
