@@ -125,7 +125,13 @@ class Calendars:
                     connection, "catalog", "attached", name=name, version=f"{name}@{version}", after=after
                 )
             for row in page:
-                if await self._revise(row["id"], name, f"{author} (calendar {name}, version {version})"):
+                try:
+                    revised = await self._revise(
+                        row["id"], name, f"{author} (calendar {name}, version {version})"
+                    )
+                except DefinitionError:
+                    continue  # its promise cannot be read or planned: it was set aside, and says so until an edit
+                if revised:
                     reached.append(shown(row["namespace"], row["name"]))
             if not page:
                 return reached

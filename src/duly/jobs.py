@@ -13,8 +13,9 @@ from inspect import signature
 from math import isfinite
 from typing import Any, Literal, cast, get_args
 
+from duly import exclusions
 from duly.errors import CatchupMissing, DefinitionError, NotJSON, PolicyContradiction, TooLarge
-from duly.schedules import Schedule, bounded, days, limited, load, never, parse, union
+from duly.schedules import Schedule, bounded, days, limited, never, parse
 from duly.settings import duration
 from duly.tasks import name_of
 
@@ -273,6 +274,7 @@ def make_job(
     if limit is not None:
         rule = limited(rule, limit=_count(name, "limit", limit))
     policy = make_policy(name, task=task, catchup=catchup, **policies)
+    exclusions.check(name, rule, policy.exclude)
     return Job(
         name=name,
         schedule=rule,
@@ -368,7 +370,7 @@ def make_policy(
         timeout=None if timeout is None else _seconds(name, "timeout", timeout, least=0.001),
         queue=_queue(name, queue),
         priority=_priority(name, priority),
-        exclude=_exclude(name, exclude),
+        exclude=exclusions.definition(name, exclude),
         cancel_grace=_seconds(name, "cancel_grace", cancel_grace, least=0.1),
         max_running=None if max_running is None else _count(name, "max_running", max_running),
         must_start_within=None
@@ -407,26 +409,10 @@ def _calendar(name: str, calendar: str | None) -> str | None:
     return calendar
 
 
-def attached(policy: Policy, zone: str, version: int, dates: Sequence[date]) -> Policy:
+def attached(name: str, policy: Policy, zone: str, version: int, dates: Sequence[date]) -> Policy:
     """The policy with the days of its calendar taken out, as the calendar in ``zone`` has them."""
-    out: Schedule = days(dates, zone)
-    if policy.exclude is not None:
-        out = union(load(policy.exclude), out)
-    return replace(policy, exclude=out.definition(), calendar=f"{policy.calendar}@{version}")
-
-
-def _exclude(name: str, exclude: Schedule | None) -> Mapping[str, Any] | None:
-    if exclude is None:
-        return None
-    if not isinstance(exclude, Schedule):
-        raise DefinitionError(
-            f"job {name!r}: exclude must be a schedule such as cron(...), not {exclude!r:.80}"
-        )
-    if not exclude.is_anchored:
-        raise DefinitionError(
-            f"job {name!r}: exclude has an interval that counts from nothing; give it an anchor"
-        )
-    return exclude.placed(name).definition()
+    out = exclusions.with_days(name, policy.exclude, days(dates, zone))
+    return replace(policy, exclude=out, calendar=f"{policy.calendar}@{version}")
 
 
 def _backoff(name: str, given: Backoff | Mapping[str, Any] | None) -> Backoff:

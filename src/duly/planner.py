@@ -11,7 +11,6 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from duly.plans import Plan, PlannedRun, PlannedSpan, Reason, Rule, Standing, Verdict
-from duly.schedules import Schedule
 
 __all__ = ["Plan", "PlannedRun", "PlannedSpan", "Rule", "Standing", "decide"]
 
@@ -209,7 +208,7 @@ def _full_part(plan: Plan, rule: Rule, horizon: datetime, budget: int) -> None:
     elif rule.answer == "all":
         _each(plan, rule, first, until, budget)
     else:
-        newest = _last(rule.kept, first, until)
+        newest = rule.last(first, until)
         punctual = _verdict(plan, rule, newest, rule.next(newest)) == "on_time"
         plan.waits_for = _hindrance(plan, rule, punctual, budget, _free(plan, rule))
         if plan.waits_for is None:
@@ -256,7 +255,7 @@ def _catch_up(plan: Plan, rule: Rule, horizon: datetime, budget: int) -> None:
     if answer == "all":
         _each(plan, rule, first, horizon, budget)
         return
-    newest = _last(rule.kept, first, horizon)
+    newest = rule.last(first, horizon)
     late = plan.standing.now - newest > timedelta(seconds=rule.policy.patience)
     if answer == "none" and late:
         _span(plan, rule, horizon, "missed")
@@ -307,10 +306,10 @@ def _newest(plan: Plan, rule: Rule, until: datetime, cause: str = "coalesced") -
     """
     first = rule.next(plan.cursor_at)
     assert first is not None
-    newest = _last(rule.kept, first, until)
+    newest = rule.last(first, until)
     others = 0
     if newest > first:
-        earlier = rule.kept.previous(newest)
+        earlier = rule.previous(newest)
         assert earlier is not None
         others = _span(plan, rule, earlier, cause, into_at=newest if cause == "coalesced" else None)
     folded = others if cause == "coalesced" else 0
@@ -385,7 +384,7 @@ def _span(plan: Plan, rule: Rule, until: datetime, cause: str, *, into_at: datet
     Excluded instants have a cause of their own, so spans take turns. After ``ALTERNATIONS`` turns the rest is
     one span of ``cause``: none of it runs either way, and no decision may write without a bound.
     """
-    if rule.exclude is None:
+    if not rule.excludes:
         return _tile(plan, rule, until, cause, into_at=into_at)
     answered, most = 0, len(plan.spans) + ALTERNATIONS
     while (nominal := rule.schedule.next(plan.cursor_at)) is not None and nominal <= until:
@@ -403,7 +402,7 @@ def _span(plan: Plan, rule: Rule, until: datetime, cause: str, *, into_at: datet
 
 def _excluded_part(plan: Plan, rule: Rule, until: datetime) -> None:
     """Answer excluded instants up to ``until`` where nothing else is owed before it."""
-    if rule.exclude is None or rule.removed or rule.poisoned:
+    if not rule.excludes or rule.removed or rule.poisoned:
         return
     if rule.paused and rule.answer == "none":
         return
@@ -451,16 +450,6 @@ def _still_owed(plan: Plan, rule: Rule, horizon: datetime, reason: Reason) -> No
         plan.waits_for = reason
 
 
-def _last(schedule: Schedule, first: datetime, until: datetime) -> datetime:
-    """The newest instant up to ``until``, given the first one."""
-    following = schedule.next(first)
-    if following is None or following > until:
-        return first
-    last = schedule.previous(until + _TICK)
-    assert last is not None
-    return last
-
-
 def _look_ahead(plan: Plan) -> None:
     """When the job is due next, and when a scheduler should look at it."""
     rule, now = plan.rule, plan.standing.now
@@ -506,7 +495,7 @@ def _due(plan: Plan, rule: Rule) -> datetime | None:
     Excluded instants get their verdict together with the next kept one, but are not left without for long.
     """
     kept = rule.next(plan.cursor_at)
-    nominal = None if rule.exclude is None else rule.schedule.next(plan.cursor_at)
+    nominal = rule.schedule.next(plan.cursor_at) if rule.excludes else None
     if nominal is None or (kept is not None and kept <= nominal + SHOWN_WITHIN):
         return _spread(plan.standing, rule, kept)
     return nominal + SHOWN_WITHIN

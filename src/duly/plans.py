@@ -9,6 +9,7 @@ from typing import Literal
 
 from duly.jobs import Catchup, Policy
 from duly.schedules import Schedule, difference
+from duly.schedules.intersection import Intersection
 
 Verdict = Literal["on_time", "caught_up"]
 Reason = Literal["busy", "limit", "paused", "more", "zones"]
@@ -25,8 +26,9 @@ class Rule:
 
     A revision that was paused until an instant of its own is two rules: the paused part and what follows.
     ``on_resume`` is what a person answered for what was not decided in its time, where that is not the policy's
-    word. ``exclude`` holds the instants that a person took out too; ``skips`` says of each who did and why. Jobs
-    that share a rule ask for the same instants, so it remembers the latest ones it was asked for.
+    word. ``exclude`` takes out by a rule, ``skips`` has the instants that people took out, each with who did and
+    why; they stand beside the schedules, whose bounds were asked when the job was registered. Jobs that share a
+    rule ask for the same instants, so it remembers the latest ones it was asked for.
     """
 
     revision: int
@@ -51,19 +53,24 @@ class Rule:
     def __post_init__(self) -> None:
         kept = self.schedule if self.exclude is None else difference(self.schedule, self.exclude)
         object.__setattr__(self, "kept", kept)
-        more = self.until_at or self.paused or self.removed or self.poisoned or self.exclude is not None
+        more = self.until_at or self.paused or self.removed or self.poisoned or self.excludes
         plain = not more and self.policy.window is None
         object.__setattr__(self, "punctual", timedelta(seconds=self.policy.patience) if plain else None)
 
     def barred(self, after: datetime, until: datetime) -> datetime | None:
-        """The first nominal instant in ``(after, until]`` that ``exclude`` takes out: it gets a verdict, never a run.
+        """The first nominal instant in ``(after, until]`` that is taken out: it gets a verdict, never a run.
 
         Both schedules are asked in turn, each where the other stands, because a search for what is in one and not in
         the other goes to the end of time where there is no such instant any more. Far apart, that search is quicker.
         """
-        if self.exclude is None:
-            return None
-        out = self.exclude.next(after)
+        within = (at for at in sorted(self.skips) if after < at <= until)
+        skipped = next((at for at in within if self.schedule.count(at - _TICK, at)), None)
+        found = None if self.exclude is None else self._barred(self.exclude, after, skipped or until)
+        return found or skipped
+
+    def _barred(self, exclude: Schedule, after: datetime, until: datetime) -> datetime | None:
+        """The first nominal instant in ``(after, until]`` that the schedule ``exclude`` has too."""
+        out = exclude.next(after)
         for _ in range(_TURNS):
             if out is None or out > until:
                 return None
@@ -72,9 +79,14 @@ class Rule:
                 return None
             if nominal == out:
                 return out
-            out = self.exclude.next(nominal - _TICK)
-        found = difference(self.schedule, self.kept).next(out - _TICK) if out is not None else None
+            out = exclude.next(nominal - _TICK)
+        found = Intersection((self.schedule, exclude)).next(out - _TICK) if out is not None else None
         return found if found is not None and found <= until else None
+
+    @property
+    def excludes(self) -> bool:
+        """May there be nominal instants that are not to run?"""
+        return self.exclude is not None or bool(self.skips)
 
     @property
     def answer(self) -> Catchup:
@@ -88,8 +100,27 @@ class Rule:
         except KeyError:
             if len(self._known) >= _REMEMBERED:
                 self._known.clear()
-            found = self._known[after] = self.kept.next(after)
+            found = self.kept.next(after)
+            while found is not None and found in self.skips:
+                found = self.kept.next(found)
+            self._known[after] = found
             return found
+
+    def previous(self, before: datetime) -> datetime | None:
+        """The last instant strictly before ``before`` that is not excluded."""
+        found = self.kept.previous(before)
+        while found is not None and found in self.skips:
+            found = self.kept.previous(found)
+        return found
+
+    def last(self, first: datetime, until: datetime) -> datetime:
+        """The newest instant up to ``until`` that is not excluded, given the first one."""
+        following = self.next(first)
+        if following is None or following > until:
+            return first
+        last = self.previous(until + _TICK)
+        assert last is not None
+        return last
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -20,7 +20,7 @@ from duly.clock import text
 from duly.jobs import Policy, shown
 from duly.planner import Plan, PlannedRun, PlannedSpan, Rule
 from duly.postgres import Row
-from duly.schedules import Schedule, at_times, union
+from duly.schedules import Schedule
 
 VERSION = installed_version("duly")
 PERSON = "person"
@@ -290,12 +290,7 @@ def parted(rule: Rule, row: Row, cursor: Row) -> list[Rule]:
 
 def without(rule: Rule, skips: Sequence[Row]) -> Rule:
     """The rule with the occurrences that people took out, each with who did and why."""
-    out = at_times(row["scheduled_at"] for row in skips)
-    return replace(
-        rule,
-        exclude=out if rule.exclude is None else union(rule.exclude, out),
-        skips={row["scheduled_at"]: (row["author"], row["reason"]) for row in skips},
-    )
+    return replace(rule, skips={row["scheduled_at"]: (row["author"], row["reason"]) for row in skips})
 
 
 def plan_arrays(

@@ -14,7 +14,7 @@ from typing import Any
 
 from psycopg.types.json import Jsonb
 
-from duly import crash
+from duly import crash, exclusions
 from duly.errors import Conflict, DefinitionError
 from duly.jobs import Job, Policy, anchored, attached, digest
 from duly.leases import lease_ids
@@ -349,6 +349,8 @@ class Registration:
             schedule = anchored(job, previous, begins)
             taken = with_days(job.shown, job.policy, schedule.zone, known)
             rule, policy = _text(schedule.definition()), _text(taken.definition())
+            if rule not in schedules or policy not in policies:
+                exclusions.check(job.shown, schedule, taken.exclude)
             schedules.setdefault(rule, schedule)
             policies.setdefault(policy, taken)
             keys.append((rule, policy))
@@ -447,7 +449,7 @@ def with_days(name: str, policy: Policy, zone: str, known: Mapping[str, Row]) ->
             f"job {name!r}: there is no calendar {policy.calendar!r}",
             hint="import it first: `duly calendars import FILE --name NAME`",
         )
-    return attached(policy, zone, found["version"], found["dates"])
+    return attached(name, policy, zone, found["version"], found["dates"])
 
 
 def same(job: Job, row: Row) -> bool:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from duly import DefinitionError, Duly, cron, every
+from duly.clock import parse
+from duly.schedules import Schedule, union
 from tests.promises.stage import Open, remember, rows, told
 
 
@@ -83,3 +85,41 @@ def test_exclude_must_be_a_schedule_that_counts_from_something() -> None:
     for wrong in ("0 12 * * *", every(hours=3)):
         with pytest.raises(DefinitionError, match="exclude"):
             app.job("0 * * * *", name="j", catchup="none", exclude=wrong)(lambda: None)  # type: ignore[arg-type]
+
+
+BESIDE = every(minutes=1, anchor=parse("2027-01-05T11:00:00.123456Z"))
+MANY = union(*(cron(f"{n % 60} {n % 24} 1 1 *", "Europe/Berlin") for n in range(99)))
+
+
+@pytest.mark.parametrize(
+    ("schedule", "exclude"), [(BESIDE, cron("0 3 * * *")), (every(minutes=1), MANY | cron("0 3 * * *"))]
+)
+def test_what_cannot_be_taken_away_is_refused_at_declaration(schedule: Schedule, exclude: Schedule) -> None:
+    """Registered it would be, and then set aside at its first decision."""
+    with pytest.raises(DefinitionError, match=r"'j'.* exclude cannot be taken away"):
+        remember(Duly(), "j", schedule, catchup="all", exclude=exclude)
+
+
+async def test_a_beat_that_is_kept_from_before_is_held_against_it_too(laboratory: Open) -> None:
+    """The new text counts from nothing, so the job goes on counting from where it did: beside the milliseconds."""
+    app = Duly()
+    remember(app, "j", BESIDE, catchup="all")
+    async with laboratory(app, at="2027-01-05T12:00:00Z") as t:
+        with pytest.raises(DefinitionError, match=r"'j'.* exclude cannot be taken away"):
+            await t.client.jobs.edit("j", schedule=every(minutes=1), exclude=cron("0 3 * * *"))
+
+
+@pytest.mark.parametrize(("beat", "exclude"), [(BESIDE, None), ("* * * * *", MANY)])
+async def test_a_person_takes_an_occurrence_out_of_any_job(
+    laboratory: Open, beat: Schedule | str, exclude: Schedule | None
+) -> None:
+    """A skip is an instant and no rule: the bounds of rules are not asked of it."""
+    app = Duly()
+    remember(app, "j", beat, catchup="none", exclude=exclude)
+    async with laboratory(app, at="2027-01-05T12:00:30Z") as t:
+        for minute in (2, 3):
+            at = f"2027-01-05T12:0{minute}:00{'.123456' if beat is BESIDE else ''}Z"
+            await t.client.jobs.skip("j", parse(at), reason="stocktaking")
+        await t.advance(by="4m")
+        wanted = ["12:01:00 run", "12:03:00 excluded 2", "12:04:00 run"]
+        assert await told(t, "j") == wanted

@@ -11,6 +11,7 @@ from tidy.repository import ROOT, SOURCE, files, name, text, tree
 
 PURE = [
     *files(".py", under=SOURCE / "schedules"),
+    SOURCE / "exclusions.py",
     SOURCE / "jobs.py",
     SOURCE / "plans.py",
     SOURCE / "planner.py",

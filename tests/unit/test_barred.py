@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from duly.clock import parse
 from duly.jobs import make_policy
 from duly.plans import Rule
-from duly.schedules import Schedule, at_times, cron, difference, every
+from duly.schedules import Schedule, at_times, cron, difference, every, union
 
 BEGIN = parse("2027-01-05T00:00:00Z")
 YEAR = BEGIN + timedelta(days=366)
@@ -44,6 +45,25 @@ def test_it_is_the_first_nominal_instant_that_is_not_kept(schedule: Schedule, ex
             wanted = wanted if wanted is not None and wanted <= until else None
             assert one.barred(after, until) == wanted
             after = wanted or after
+
+
+def test_an_instant_that_a_person_took_out_is_one_of_them() -> None:
+    out = {BEGIN + timedelta(minutes=each): ("ada", None) for each in (7, 8, 67)}
+    one = replace(rule(cron("*/7 * * * *"), cron("0 * * * *")), skips=out)
+    wanted, after = [], BEGIN
+    while (found := one.barred(after, BEGIN + timedelta(minutes=69))) is not None:
+        wanted.append(found)
+        after = found
+    assert wanted == [BEGIN + timedelta(minutes=each) for each in (7, 60, 67)]
+    assert one.previous(BEGIN + timedelta(minutes=14)) == BEGIN - timedelta(minutes=4)
+
+
+def test_of_many_parts_as_of_few() -> None:
+    """What both have in common is searched within the bounds that were asked when the job was registered."""
+    odd = [BEGIN + timedelta(hours=each, minutes=1) for each in range(1200)]
+    many = union(*(cron(f"{minute} * * * *") for minute in range(3, 60)))
+    one = rule(many | cron("0 5 1 3 *"), at_times([*odd, parse("2027-03-01T05:00:00Z")]))
+    assert one.barred(BEGIN, YEAR) == parse("2027-03-01T05:00:00Z")
 
 
 def test_where_there_is_none_any_more_nothing_is_searched_to_the_end_of_time() -> None:

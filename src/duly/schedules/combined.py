@@ -416,7 +416,7 @@ class Union(Joined):
     def _first_in(self, lo: int, hi: int) -> int | None:
         # What simple parts have found bounds the search of those that may search long.
         best = None
-        for part in sorted(self.parts, key=_is_composed):
+        for part in sorted(self.parts, key=lambda part: isinstance(part, Composed)):
             found = part._first_in(lo, hi)
             if found is not None:
                 best, hi = found, found
@@ -424,7 +424,7 @@ class Union(Joined):
 
     def _last_in(self, lo: int, hi: int) -> int | None:
         best = None
-        for part in sorted(self.parts, key=_is_composed):
+        for part in sorted(self.parts, key=lambda part: isinstance(part, Composed)):
             found = part._last_in(lo, hi)
             if found is not None:
                 best, lo = found, found
@@ -496,7 +496,7 @@ class Difference(Joined):
     def _first_in(self, lo: int, hi: int) -> int | None:
         found = self.of._first_in(lo, hi)
         for _ in range(_TRIES):
-            if found is None or not self.less._holds(found):
+            if found is None or self._keeps(found):
                 return found
             found = self.of._first_in(found, hi)
         grid, visits = self._chunked(), 0
@@ -511,7 +511,7 @@ class Difference(Joined):
     def _last_in(self, lo: int, hi: int) -> int | None:
         found = self.of._last_in(lo, hi)
         for _ in range(_TRIES):
-            if found is None or not self.less._holds(found):
+            if found is None or self._keeps(found):
                 return found
             found = self.of._last_in(lo, found)
         grid, visits = self._chunked(), 0
@@ -534,13 +534,17 @@ class Difference(Joined):
         return visits + 1
 
     def _holds(self, at: int) -> bool:
-        return self.of._holds(at) and not self.less._holds(at)
+        return self.of._holds(at) and self._keeps(at)
+
+    def _keeps(self, at: int) -> bool:
+        """Does an instant of ``of`` count?"""
+        return not self.less._holds(at)
 
     def _most(self, lo: int, hi: int) -> int:
         return self.of._most(lo, hi)
 
     def _stepped(self, lo: int, hi: int) -> int:
-        return sum(not self.less._holds(at) for at in self.of._walk(lo, hi))
+        return sum(map(self._keeps, self.of._walk(lo, hi)))
 
     def _joined(self, masks_of_parts: tuple[int, ...]) -> int:
         of, less = masks_of_parts
@@ -583,10 +587,6 @@ def union(*schedules: Schedule) -> Union:
 def difference(schedule: Schedule, less: Schedule) -> Difference:
     """The instants of ``schedule`` that are none of ``less``; those are not nominal at all."""
     return Difference((schedule, less))
-
-
-def _is_composed(schedule: Schedule) -> bool:
-    return isinstance(schedule, Composed)
 
 
 def _opened(schedules: Iterable[Schedule]) -> Iterable[Schedule]:
