@@ -343,16 +343,19 @@ class Ledger:
         tasks: Sequence[str],
         limit: int,
     ) -> list[Claimed]:
-        """Up to ``limit`` ready runs whose task the worker knows, now its own under a higher attempt number."""
+        """Up to ``limit`` ready runs whose task the worker knows, now its own; of unreadable ones ``held`` tells."""
         rows = await self.database.rows(
             connection, "ledger", "claim", worker=worker, queues=list(queues), tasks=list(tasks), limit=limit
         )
-        return await self._readable(connection, worker, rows)
+        return (await self._readable(connection, worker, rows))[0]
 
     async def held(
         self, connection: Connection, worker: UUID, *, known: Sequence[Key], limit: int
-    ) -> list[Claimed]:
-        """Attempts that the ledger says the worker holds, apart from those it knows: their claim's answer was lost."""
+    ) -> tuple[list[Claimed], list[Ended]]:
+        """Attempts that the ledger says the worker holds, apart from those it knows: their claim's answer was lost.
+
+        Those whose definition cannot be read here come as ended: record it in another transaction, cursors first.
+        """
         rows = await self.database.rows(
             connection,
             "records",
@@ -363,8 +366,10 @@ class Ledger:
         )
         return await self._readable(connection, worker, rows)
 
-    async def _readable(self, connection: Connection, worker: UUID, rows: Sequence[Row]) -> list[Claimed]:
-        """The attempts as values. One whose definition cannot be read here is given up, and stops no other."""
+    async def _readable(
+        self, connection: Connection, worker: UUID, rows: Sequence[Row]
+    ) -> tuple[list[Claimed], list[Ended]]:
+        """The attempts as values, and how those end whose definition cannot be read here: they stop no other."""
         await self._load(
             connection,
             schedules={row["schedule_id"] for row in rows},
@@ -380,9 +385,7 @@ class Ledger:
                 unreadable.append(
                     Ended(key=key_of(row), attempt=row["attempt"], worker=worker, outcome="lost", error=said)
                 )
-        if unreadable:
-            await self.finish(connection, unreadable)
-        return claimed
+        return claimed, unreadable
 
     def _claimed(self, row: Row) -> Claimed:
         return Claimed(

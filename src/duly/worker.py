@@ -32,7 +32,7 @@ from duly.executors import Ending
 from duly.executors.in_process import Task, Threads
 from duly.executors.shell import TERM_GRACE
 from duly.faults import described
-from duly.ledger import Claimed, Finished, Hands, Key, Ledger
+from duly.ledger import Claimed, Ended, Finished, Hands, Key, Ledger
 from duly.places import Places
 from duly.records import asked_to_stop, key_of
 from duly.settings import Settings
@@ -383,15 +383,19 @@ class Worker:
         generation, worker = self._generation, self._identity()
         known = [*(key for key, _ in self._held), *self._unrecordable]
         found: list[Claimed] = []
+        unreadable: list[Ended] = []
         try:
             async with self._ledger.database.connection() as connection:
-                found = await self._ledger.held(connection, worker, known=known, limit=room)
+                found, unreadable = await self._ledger.held(connection, worker, known=known, limit=room)
             if self._handed != begun:
                 found = []  # a hand-off came in between: they may be its runs; look again next time
         finally:
             self._places.give_back(room - len(found))
         for one in found:
             self._begin(one, worker, generation)
+        if unreadable:
+            async with self._ledger.database.transaction("begin_finish") as connection:
+                await self._ledger.finish(connection, unreadable)
 
     async def _stop_asked(self) -> None:
         """Tell the attempts that the ledger was asked to stop; each has its grace to end in."""

@@ -462,10 +462,30 @@ async def test_a_definition_that_cannot_be_read_stops_no_other_run(shop: Worksho
     await shop.ready("odd")
     await shop.ready("even")
     await shop.execute("update duly.policies set definition = '{}' where (definition ->> 'grace')::float = 7")
-    worker = await shop.worker()
-    await worker.turn()
-    assert (await shop.run("even"))["state"] == "succeeded"
-    assert (await shop.run("odd"))["losses"] == 1
+    async with working(await shop.worker(settings=replace(SETTINGS, heartbeat=0.1))):
+        await shop.in_state("even", "succeeded")
+        (odd,) = await shop.in_state("odd", "failed")
+    assert odd["losses"] == 3
+
+
+async def test_a_claim_waits_for_no_cursor_whatever_it_finds(shop: Workshop) -> None:
+    """A run that could not be read was ended within its claim: run first and cursor second, against the order."""
+
+    async def task() -> None: ...
+
+    await shop.job("odd", task, grace=7)
+    await shop.ready("odd")
+    await shop.execute("update duly.policies set definition = '{}' where (definition ->> 'grace')::float = 7")
+    await shop.execute(
+        "update duly.cursors set live_at = (select scheduled_at from duly.runs), live_trigger = ''"
+    )
+    identity = await shop.enter()
+    async with shop.database.transaction() as person:
+        await person.execute("select from duly.cursors for no key update")
+        async with shop.database.transaction() as connection:
+            claim = shop.ledger.claim(connection, identity, queues=["default"], tasks=["odd"], limit=5)
+            assert await claim == []
+    assert (await shop.run("odd"))["state"] == "running"
 
 
 async def test_a_full_queue_does_not_starve_the_others(shop: Workshop) -> None:
