@@ -329,7 +329,9 @@ def _why(row: Row, revision: Row | None, policy: Mapping[str, Any] | None) -> st
     into = _into(row)
     if row["intos"] > 1:
         into = f"{into} (the last of {row['intos']} such runs)"
-    return reasons.words(row, revision=revision, policy=policy, into=into, removed_at=row["removed_at"])
+    return reasons.words(
+        row, revision=revision, policy=policy, several=True, into=into, removed_at=row["removed_at"]
+    )
 
 
 def _causes(

@@ -20,6 +20,7 @@ def words(
     skip: Row | None = None,
     calendar: Row | None = None,
     held_by: str | None = None,
+    several: bool = False,
     into: str | None = None,
     removed_at: datetime | None = None,
 ) -> str:
@@ -27,7 +28,8 @@ def words(
 
     ``revision`` is the one in force and ``policy`` its answers, ``skip`` who took the occurrence out, ``calendar``
     the version that holds its day, ``held_by`` who held the job in silence while somebody was there to decide, ``into``
-    the run that stands for it, ``removed_at`` the end of the job's time line.
+    the run that stands for it, ``removed_at`` the end of the job's time line. Of ``several`` spans only what holds for
+    each of them is said.
     """
     case = _Case(
         span=span,
@@ -36,6 +38,7 @@ def words(
         skip=skip,
         calendar=calendar,
         held_by=held_by,
+        several=several,
         into=into,
         removed_at=removed_at,
     )
@@ -70,12 +73,15 @@ class _Case:
     skip: Row | None
     calendar: Row | None
     held_by: str | None
+    several: bool
     into: str | None
     removed_at: datetime | None
 
 
 def _missed(case: _Case) -> str:
     why = "nobody decided before it was too late, or before the next one was due"
+    if case.several:
+        why = "it was not decided before it was too late, or before the next one was due (explain says why)"
     if case.held_by is not None:
         why = f"the job was held by {case.held_by}, when it was too late, or the next one was due"
     answer = f'catchup="{case.policy["catchup"]}", grace {case.policy["grace"]:g} s'

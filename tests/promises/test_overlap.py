@@ -7,6 +7,7 @@ import pytest
 from duly import Backoff, Conflict, Duly, every
 from duly.explain import explain
 from duly.ledger import Claimed
+from duly.postmortem import postmortem
 from promises.stage import Another, Hand, Open, at, decide, remember, rows, told
 
 NOON = "2027-01-05T11:59:30Z"
@@ -195,6 +196,8 @@ async def test_a_job_was_busy_until_the_last_sign_of_life_of_its_worker(
                 f"the job was held by {job}@2027-01-05T12:00:15Z, attempt 1, whose worker {hand.id} was heard of last"
                 " at 2027-01-05T12:00:22Z; it was given up at 2027-01-05T12:00:57Z" in missed["text"]
             )
+        of_all = (await postmortem(t.database, from_at=at("2027-01-05T12:00:12Z")))["missed"]
+        assert {"nobody decided" in each["words"] for each in of_all if each["cause"] == "missed"} == {False}
         # Had nobody been there to decide, that would be the reason.
         await rows(t, "update duly.processes set started_at = %s where role = 'up'", t.now)
         missed = await explain(t.database, "none/skip", at("2027-01-05T12:00:25Z"))
