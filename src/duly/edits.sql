@@ -307,7 +307,8 @@ select (select count(stranded.job_id) from stranded) as found,
        end as after
 
 -- name: sweep_places
--- Gives a free place to a manual run that began to wait for it in the very moment it was given up.
+-- Gives a free place to a manual run that began to wait for it in the very moment it was given up. The run comes first and
+-- the place follows it: one that was cancelled or expired since this began to look takes no place with it.
 with free as materialized (
     select cursors.job_id
       from duly.runs
@@ -325,15 +326,28 @@ waiting as materialized (
       join duly.runs on runs.job_id = free.job_id and runs.state = 'asleep' and runs.waits_for = 'place'
      order by runs.job_id, runs.scheduled_at, runs.trigger_id
 ),
+promoted as (
+    update duly.runs
+       set state        = 'queued',
+           waits_for    = null,
+           available_at = duly.clock(%(at)s::timestamptz, %(shift)s::double precision)
+      from waiting
+     where runs.job_id = waiting.job_id
+       and runs.scheduled_at = waiting.scheduled_at
+       and runs.trigger_id = waiting.trigger_id
+       and runs.state = 'asleep'
+       and runs.waits_for = 'place'
+ returning runs.job_id, runs.scheduled_at, runs.trigger_id
+),
 taken as (
     update duly.cursors
-       set live_at      = waiting.scheduled_at,
-           live_trigger = waiting.trigger_id,
+       set live_at      = promoted.scheduled_at,
+           live_trigger = promoted.trigger_id,
            busy_at      = duly.clock(%(at)s::timestamptz, %(shift)s::double precision),
            wake_at      = (select cursors.due_at from duly.policies
                             where policies.id = cursors.policy_id and policies.cancels)
-      from waiting
-     where cursors.job_id = waiting.job_id
+      from promoted
+     where cursors.job_id = promoted.job_id
        and cursors.live_at is null
  returning cursors.job_id
 ),
@@ -342,14 +356,5 @@ consumed as (
      using taken
      where timers.job_id = taken.job_id
 )
-update duly.runs
-   set state        = 'queued',
-       waits_for    = null,
-       available_at = duly.clock(%(at)s::timestamptz, %(shift)s::double precision)
-  from waiting
-  join taken on taken.job_id = waiting.job_id
- where runs.job_id = waiting.job_id
-   and runs.scheduled_at = waiting.scheduled_at
-   and runs.trigger_id = waiting.trigger_id
-   and runs.state = 'asleep'
-returning runs.job_id
+select taken.job_id
+  from taken

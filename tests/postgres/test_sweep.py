@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 from uuid import uuid4
 
@@ -12,9 +13,11 @@ from duly.jobs import make_job
 from duly.postgres import Database, statements
 from duly.reaper import Reaper
 from duly.telemetry import Events
+from tests.conftest import wait_until_async
 from tests.postgres.workshop import Workshop
 
 JOBS = 30
+_WAITS = "select pid from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()"
 
 
 @pytest.fixture
@@ -94,3 +97,27 @@ async def test_a_sweep_touches_a_portion_however_many_jobs_are_at_rest(database:
             plan = row["QUERY PLAN"][0]["Plan"]
             assert plan["Shared Hit Blocks"] + plan["Shared Read Blocks"] < 600
             assert "cursors_idle" in str(plan)
+
+
+async def test_a_run_that_ends_while_a_sweep_looks_at_it_takes_no_place(database: Database) -> None:
+    """The place would be held by a run that is over, and the job would wait for it for ever."""
+    shop = Workshop(database)
+    await shop.shell("j", "true", overlap="queue")
+    await shop.execute(
+        "insert into duly.runs (job_id, scheduled_at, trigger_id, kind, revision, policy_id, state, waits_for, queue,"
+        " task) select job_id, cursor_at, 'k', 'manual', 1, policy_id, 'asleep', 'place', 'default', '!shell'"
+        " from duly.cursors"
+    )
+    async with asyncio.timeout(20), database.connection() as other:
+        async with other.transaction():
+            await other.execute("update duly.runs set state = 'cancelled', waits_for = null")
+            sweep = asyncio.create_task(swept(database))
+            await wait_until_async(lambda: shop.execute(_WAITS))
+        assert await sweep == 0
+    assert await shop.execute("select live_at from duly.cursors") == [{"live_at": None}]
+
+
+async def swept(database: Database) -> int:
+    """How many runs were given the place that they wait for."""
+    async with database.transaction("begin_finish") as connection:
+        return len(await database.rows(connection, "edits", "sweep_places", limit=500))
