@@ -16,7 +16,7 @@ from duly.executors.in_process import Task
 from duly.jobs import Job, make_job
 from duly.schedules import Schedule
 from duly.settings import Settings
-from duly.tasks import BODY_LIMIT, HTTP_TIMEOUT, http_task, python_task, shell_task
+from duly.tasks import BODY_LIMIT, HTTP_TIMEOUT, OUTPUT_LIMIT, http_task, python_task, shell_task
 
 if TYPE_CHECKING:
     from duly.blocking import SyncClient
@@ -173,7 +173,7 @@ class Duly:
         cwd: str | None = None,
         user: str | None = None,
         stdin: str | None = None,
-        output_limit: int = 1_048_576,
+        output_limit: int = OUTPUT_LIMIT,
         ok_codes: Sequence[int] = (0,),
         **parameters: Any,
     ) -> None:

@@ -16,7 +16,7 @@ from uuid import uuid4
 
 from psycopg.types.json import Jsonb
 
-from duly.errors import Conflict, DefinitionError
+from duly.errors import Conflict, DefinitionError, NotFound
 from duly.jobs import Job, check_args, shown
 from duly.ledger import Actor, Ledger, run_id
 from duly.listing import named
@@ -134,9 +134,8 @@ class Catalog:
                 if job["absent"] < grace:
                     applied.note("absent", name)
                     continue
-                applied.note("removed", name)
-                if not wish.dry_run:
-                    await self.remove(name, author=wish.author, generation=wish.generation)
+                gone = wish.dry_run or await self._pruned(job["id"], wish)
+                applied.note("removed" if gone else "conflicts", name)
             if not page:
                 return
             after = page[-1]["id"]
@@ -159,7 +158,9 @@ class Catalog:
         async with self.database.transaction("begin_long") as connection:
             job = await named(self.database, connection, name, removed=False)
             await self.ledger.boundary_lock(connection, [job["id"]])
-            [newest] = await self.database.rows(connection, "catalog", "newest", job_ids=[job["id"]])
+            newest = await self.database.row(connection, "catalog", "newest", job_ids=[job["id"]])
+            if newest is None:
+                raise NotFound(f"job {name!r} was removed by somebody else at the same time")
             wish = Wish(
                 author=author,
                 generation=newest["generation"],
@@ -215,14 +216,16 @@ class Catalog:
         """One boundary: the same promise, read with the zone data of this process."""
         async with self.database.transaction() as connection:
             locked = (await self.ledger.boundary_lock(connection, [job["id"]])).get(job["id"])
-            if locked is None or locked["newest_revision"] != job["revision"]:
-                return False  # somebody else edited it meanwhile, with newer data or another promise
+            newest = await self.database.rows(connection, "catalog", "newest", job_ids=[job["id"]])
+            if locked is None or not newest or locked["newest_revision"] != job["revision"]:
+                return False  # removed meanwhile, or edited, with newer data or another promise
             now = await self.database.now(connection)
+            begins = max(now, newest[0]["from_at"], locked["cursor_at"])
             revision = {job["id"]: job["revision"] + 1}
             await self._registration.append(
                 connection,
                 revision,
-                from_at=[now],
+                from_at=[begins],
                 schedule_ids=[await self._registration.schedule_id(connection, definition, now)],
                 policy_ids=[job["policy_id"]],
                 args=[Jsonb(job["args"])],
@@ -236,30 +239,46 @@ class Catalog:
 
     # ------------------------------------------------------------------ one job
 
-    async def remove(self, name: str, *, author: str, dry_run: bool = False, generation: int = 0) -> None:
+    async def remove(self, name: str, *, author: str, dry_run: bool = False) -> None:
         """End a job's time line now; what was owed becomes one span ``removed`` of each revision.
 
-        Runs that are live go on. The name is free afterwards; a new job of that name is another job. A deploy of
-        its owner that is older than ``generation`` does not make it again. Raises NotFound.
+        Runs that are live go on. The name is free afterwards; a new job of that name is another job. Raises NotFound.
         """
         async with self.database.transaction() as connection:
             job = await named(self.database, connection, name, removed=False)
-            if dry_run:
-                return
-            await self.ledger.settle_removed(
-                connection,
-                job["id"],
-                Actor(process=uuid4(), mechanism="operator", author=author, reason="removed"),
-            )
-            now = await self.database.now(connection)
-            await self.database.rows(
-                connection,
-                "catalog",
-                "remove",
-                job_id=job["id"],
-                removed_at=now,
-                generation=generation,
-                reason=f"removed by {author}",
+            if not dry_run:
+                await self._end(connection, job["id"], author)
+
+    async def _pruned(self, job_id: int, wish: Wish) -> bool:
+        """Remove a job that its owner declares no more; False if a later deploy has declared it meanwhile.
+
+        A deploy that is older than this one does not make it again.
+        """
+        try:
+            async with self.database.transaction() as connection:
+                await self._end(connection, job_id, wish.author, generation=wish.generation)
+        except Conflict:
+            return False
+        return True
+
+    async def _end(
+        self, connection: Connection, job_id: int, author: str, *, generation: int | None = None
+    ) -> None:
+        actor = Actor(process=uuid4(), mechanism="operator", author=author, reason="removed")
+        await self.ledger.settle_removed(connection, job_id, actor)
+        removed = await self.database.row(
+            connection,
+            "catalog",
+            "remove",
+            job_id=job_id,
+            removed_at=await self.database.now(connection),
+            generation=generation,
+            reason=f"removed by {author}",
+        )
+        if removed is None:
+            raise Conflict(
+                f"job {job_id} was removed or declared again by somebody else at the same time",
+                hint="look again with `duly jobs list`",
             )
 
     async def trigger(

@@ -188,14 +188,16 @@ update duly.jobs
    and jobs.state <> 'removed'
 
 -- name: raise_generation
--- A later deploy declares the same promise: an earlier one can no longer change it.
+-- A later deploy declares the same promise: an earlier one can no longer change it. What an earlier one has removed
+-- meanwhile is not returned.
 update duly.jobs
-   set generation = %(generation)s::bigint
+   set generation = greatest(jobs.generation, %(generation)s::bigint)
  where jobs.id = any(%(job_ids)b::bigint[])
-   and jobs.generation < %(generation)s::bigint
+   and jobs.state <> 'removed'
+returning jobs.id
 
 -- name: remove
--- The name is free from now on; the id is never used again.
+-- The name is free from now on; the id is never used again. With a generation only what no later one has declared.
 update duly.jobs
    set state      = 'removed',
        removed_at = %(removed_at)s::timestamptz,
@@ -203,6 +205,7 @@ update duly.jobs
        reason     = %(reason)s::text
  where jobs.id = %(job_id)s::bigint
    and jobs.state <> 'removed'
+   and (%(generation)s::bigint is null or jobs.generation <= %(generation)s::bigint)
 returning jobs.id
 
 -- name: park
@@ -268,7 +271,7 @@ select jobs.name, jobs.owner, jobs.source, revisions.hash
  order by jobs.name
 
 -- name: promises
--- What is promised now, job by job, in the order of their names.
+-- What is promised now, job by job, in the order of their names, of those whose name as it is shown matches.
 select jobs.namespace, jobs.name, revisions.definition,
        case when revisions.held then 'held'
             when revisions.paused
@@ -283,6 +286,9 @@ select jobs.namespace, jobs.name, revisions.definition,
         order by revisions.revision desc
         limit 1) as revisions on true
  where jobs.state <> 'removed'
+   and (%(match)s::text is null
+        or case when jobs.namespace = 'default' then jobs.name else jobs.namespace || '/' || jobs.name end
+           ~ %(match)s::text)
  order by jobs.namespace <> 'default', jobs.namespace, jobs.name
  limit %(limit)s::int
 

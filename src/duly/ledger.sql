@@ -48,6 +48,24 @@ select due.job_id, due.schedule_id, due.policy_id, due.revision, due.newest_revi
        duly.clock(%(at)s::timestamptz, %(shift)s::double precision) as now
   from due
 
+-- name: due_again
+-- Locks the cursor of one job that was due, waiting for whoever holds it, if its instant has still come and it is
+-- still for the same proposers: it may have been removed, held or edited since.
+with due as materialized (
+    select cursors.job_id, cursors.schedule_id, cursors.policy_id, cursors.revision, cursors.newest_revision,
+           cursors.cursor_at, cursors.seen_at, cursors.busy_at, cursors.due_at, cursors.amended,
+           cursors.live_at is not null as live
+      from duly.cursors
+     where cursors.job_id = %(job_id)s::bigint
+       and cursors.wake_at <= duly.now(%(at)s::timestamptz, %(shift)s::double precision)
+       and cursors.lease_id is not distinct from %(lease_id)s::bigint
+       for no key update
+)
+select due.job_id, due.schedule_id, due.policy_id, due.revision, due.newest_revision,
+       due.cursor_at, due.seen_at, due.busy_at, due.due_at, due.amended, due.live,
+       duly.clock(%(at)s::timestamptz, %(shift)s::double precision) as now
+  from due
+
 -- name: due_timers
 -- Consumes the due timers of one lane, for a worker that knows what they start: the cursor's lock first, then the timer
 -- by its key. Where somebody else was quicker there is no timer any more, and the job is passed over.
@@ -335,10 +353,10 @@ with ended as materialized (
                      waits_for, until)
 ),
 places as materialized (
-    select place.job_id, place.durable, place.cancels
+    select place.job_id, place.scheduled_at, place.trigger_id, place.durable, place.cancels
       from (select ended.job_id, ended.scheduled_at, ended.trigger_id from ended order by ended.job_id) as ended
      cross join lateral (
-           select cursors.job_id,
+           select cursors.job_id, cursors.live_at as scheduled_at, cursors.live_trigger as trigger_id,
                   (select policies.mechanism = 'durable' from duly.policies
                     where policies.id = cursors.policy_id) as durable,
                   (select policies.cancels from duly.policies where policies.id = cursors.policy_id) as cancels
@@ -355,7 +373,8 @@ judged as materialized (
            ended.result, ended.error, ended.seen_at, ended.waits_for, ended.until,
            duly.clock(%(at)s::timestamptz, %(shift)s::double precision) as now,
            coalesce(ended.delay, 0) * interval '1 second' as wait,
-           ended.job_id in (select places.job_id from places) as placed,
+           (ended.job_id, ended.scheduled_at, ended.trigger_id)
+           in (select places.job_id, places.scheduled_at, places.trigger_id from places) as placed,
            case
                when ended.outcome in ('succeeded', 'cancelled', 'expired') then ended.outcome
                when ended.outcome = 'asleep' then 'asleep'

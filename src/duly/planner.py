@@ -103,8 +103,9 @@ def _in_full(standing: Standing, budget: int) -> Plan:
         if position + 1 == len(standing.rules):
             break
         _close(plan, rule, rule.until_at)
-        if standing.rules[position + 1].policy.seat != rule.policy.seat:
+        if not rule.removed and standing.rules[position + 1].policy.seat != rule.policy.seat:
             # What follows is for another mechanism to propose: step over the boundary and leave it to that.
+            # What is removed is nobody's to propose any more, and whoever removes it settles all of it.
             plan.rule, plan.waits_for = standing.rules[position + 1], "more"
             break
     if plan.live:

@@ -236,13 +236,19 @@ class Registration:
                 applied.note("edited", job.shown)
             else:
                 changed.append((job, row["id"]))
-        raised = [row["id"] for row in kept if row["generation"] < wish.generation]
-        if raised and not wish.dry_run:
-            await self.database.rows(
-                connection, "catalog", "raise_generation", job_ids=raised, generation=wish.generation
-            )
         if changed:
             await self._edit(connection, changed, wish, applied)
+        # After the edits: whoever decides locks cursors before jobs too.
+        raised = {row["id"] for row in kept if row["generation"] < wish.generation}
+        if raised and not wish.dry_run:
+            there = await self.database.rows(
+                connection, "catalog", "raise_generation", job_ids=sorted(raised), generation=wish.generation
+            )
+            if gone := raised - {row["id"] for row in there}:
+                raise Conflict(
+                    f"job {min(gone)} was removed by an earlier deploy at the same time",
+                    hint="apply again, and it is made again",
+                )
         adopted = {row["id"] for row in kept} | {job_id for _, job_id in changed}
         unowned = [row["id"] for row in known.values() if row["owner"] is None and row["id"] in adopted]
         if wish.owner is not None and unowned and not wish.dry_run:

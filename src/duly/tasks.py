@@ -12,6 +12,9 @@ from duly.errors import DefinitionError
 SHELL = "!shell"
 HTTP = "!http"
 BODY_LIMIT = 64 * 1024
+OUTPUT_LIMIT = 1024 * 1024
+"""Bytes of a command's output that are kept where its job does not say."""
+
 HTTP_TIMEOUT = 60.0
 """Seconds that a call may take when its job does not say."""
 
@@ -42,7 +45,7 @@ def shell_task(
     cwd: str | None = None,
     user: str | None = None,
     stdin: str | None = None,
-    output_limit: int = 1_048_576,
+    output_limit: int = OUTPUT_LIMIT,
     ok_codes: Sequence[int] = (0,),
 ) -> dict[str, Any]:
     """A command; text runs by ``/bin/sh -c``. Raises DefinitionError, naming the job."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 
 from tests.conftest import wait_until
@@ -37,6 +39,34 @@ def test_a_thread_that_a_task_left_behind_does_not_keep_the_process(url: str, tm
         assert up.events("stopped")
     finally:
         up.kill()
+
+
+def test_a_second_term_at_the_very_end_changes_nothing(url: str, tmp_path: Path) -> None:
+    """All has drained and Python tidies up: who terminates twice, as orchestrators do, is told 0 and not -15."""
+    os.mkfifo(tmp_path / "gate")
+    last = f"open({str(tmp_path / 'ending')!r}, 'w').close(), open({str(tmp_path / 'gate')!r}).close()"
+    (tmp_path / "jobs.py").write_text(f"{APP}\nimport atexit\natexit.register(lambda: ({last}))\n")
+    up = Loop(role="up", url=url, log=tmp_path / "log", options=("--app", str(tmp_path / "jobs.py")))
+    try:
+        up.start().ready()
+        up.signal(signal.SIGTERM)
+        wait_until((tmp_path / "ending").exists)
+        up.signal(signal.SIGTERM)
+        up.signal(signal.SIGINT)
+        wait_until(lambda: _opened(tmp_path / "gate") or not up.alive)
+        assert up.process is not None
+        assert up.process.wait(timeout=30) == 0
+    finally:
+        up.kill()
+
+
+def _opened(gate: Path) -> bool:
+    """Let through who waits at the gate; False while nobody does."""
+    try:
+        os.close(os.open(gate, os.O_WRONLY | os.O_NONBLOCK))
+    except OSError:
+        return False
+    return True
 
 
 def test_a_log_that_is_full_stops_no_work(url: str, tmp_path: Path) -> None:

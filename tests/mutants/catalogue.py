@@ -464,8 +464,8 @@ MUTANTS: Sequence[Mutant] = (
             "case when not judged.asked and judged.state in ('asleep', 'queued', 'parked') then null\n",
         ),
         (
-            "           ended.job_id in (select places.job_id from places) as placed,\n",
-            "           ended.job_id in (select places.job_id from places) as placed,\n"
+            "           in (select places.job_id, places.scheduled_at, places.trigger_id from places) as placed,\n",
+            "           in (select places.job_id, places.scheduled_at, places.trigger_id from places) as placed,\n"
             "           runs.cancel_at is not null as asked,\n",
         ),
         (

@@ -156,23 +156,40 @@ def test_what_is_exported_is_the_same_again_and_the_rest_is_named(call: Call) ->
         "from duly import Duly\napp = Duly()\n\n@app.job('0 5 * * *', catchup='all')\n"
         "def report() -> None:\n    pass\n\n"
         "app.shell('often', 'x', schedule='every 5s', catchup='none')\n"
-        "app.shell('kept', 'echo 5%', schedule='0 5 * * *', tz='Asia/Tokyo', catchup='all', env={'A': 'b'})\n"
+        "app.shell('kept', 'echo 5%', schedule='0 5 * * *', tz='Antarctica/Troll', catchup='all', "
+        "env={'A': 'b'}, user='svc')\n"
+        "app.http('call', 'https://x.example/a?key=1', schedule='0 5 * * *', catchup='all')\n"
     )
     assert call("jobs", "apply", "--app", "jobs.py")[0] == 0
     importing(call, "MAILTO=a@x\n0 1 * * * date +\\%F\n@weekly cat%a%b\n0 0 1 * mon /opt/x 'y z'\n")
     code, out, _ = call("export", "crontab")
     assert code == 0
-    assert [left["name"] for left in out["left_out"]] == ["often", "report"]
+    assert [left["name"] for left in out["left_out"]] == ["call", "often", "report"]
+    kept = [note["words"] for note in out["notes"] if note["name"] == "kept"]
+    assert [words.partition(" ")[0] for words in kept] == ["Debian's", "cron"]
     Path("out").write_text(out["text"])
     code, again, err = call("import", "crontab", "out")
     assert (code, err, again["refused"]) == (0, "", [])
     assert sorted(again["unchanged"]) == ["cat", "date", "kept", "x"]
     assert again["created"] == again["edited"] == again["removed"] == []
+    code, _, err = call("export", "crontab", "--match", "?a??", plain=True)
+    assert "duly: left out: call: it calls https://x.example/a, not a command\n" in err
     code, text, err = call("export", "crontab", "--match", "[dor]*", plain=True)
     assert "echo" not in text
     assert "date" in text
     assert err.startswith("duly: left out: often: cron has no schedule of the kind")
     assert "duly: left out: report: it runs the Python task" in err
+
+
+def test_more_jobs_than_a_crontab_has_can_be_exported_by_their_names(
+    call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    importing(call, "0 1 * * * a\n0 2 * * * b\n0 3 * * * zz\n")
+    monkeypatch.setattr("duly.cli.crontabs.MOST", 2)
+    code, _, err = call("export", "crontab", plain=True)
+    assert (code, "more than 2 jobs that match '*'" in err) == (2, True)
+    code, text, _ = call("export", "crontab", "--match", "z*", plain=True)
+    assert (code, text.count("# duly: ")) == (0, 1)
 
 
 def test_an_audit_takes_a_second_look_at_the_schedules(call: Call) -> None:

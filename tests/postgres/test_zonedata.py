@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -111,6 +112,29 @@ async def test_newer_zone_data_that_differs_makes_a_revision_at_the_boundary(sta
     rows = await stage.execute("select revision, count(*) as n from duly.tiles group by revision order by 1")
     assert [row["revision"] for row in rows] == [1, 2]
     assert (await audit(stage.database)).clean
+
+
+async def test_a_job_that_is_removed_while_zone_data_is_read_anew_stays_removed(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The removal commits between the page of jobs and the turn of this one: no revision, nothing to look at again."""
+    await stage.execute(
+        "update duly.schedules set hash = 'made with 2020a', tzdata = '2020a',"
+        ' transitions = \'{"from": 0, "until": 1, "zones": {}}\''
+    )
+    catalog = Catalog(stage.database)
+    real = catalog._revise_job
+
+    async def removed_before(*given: Any) -> bool:
+        await catalog.remove("sales", author="test")
+        return await real(*given)
+
+    monkeypatch.setattr(catalog, "_revise_job", removed_before)
+    assert (await catalog.adopt_zone_data(author="test")).revised == []
+    [row] = await stage.execute(
+        "select wake_at, newest_revision, (select count(*) from duly.revisions) as n from duly.cursors"
+    )
+    assert row == {"wake_at": None, "newest_revision": 1, "n": 1}
 
 
 async def test_a_process_with_older_zone_data_does_not_decide(stage: Stage) -> None:

@@ -227,6 +227,29 @@ def test_an_ordinary_crontab_comes_back_whole() -> None:
     assert "CRON_TZ=Europe/Berlin" in out.text
 
 
+@pytest.mark.parametrize(
+    ("lines", "machine", "noted"),
+    [
+        ("0 2 * * * run\n", "Etc/UTC", []),
+        ("0 2 * * * run\n", None, ["Debian's cron does not know CRON_TZ"]),
+        ("# duly: tz=Europe/Berlin\n0 2 * * * run\n", "UTC", ["Debian's cron does not know CRON_TZ"]),
+        ("# duly: tz=Europe/Berlin\n0 2 * * * run\n", "Europe/Berlin", []),
+        ("# duly: user=svc\n0 2 * * * run\n", "UTC", ["cron runs it as the owner of the crontab; that svc"]),
+        ("0 2 * * * run a\\\\b\n", "UTC", ["Debian's and FreeBSD's cron take one of two backslashes"]),
+        ("SHELL=/bin/bash\n0 2 * * * run a\\b\n", "UTC", []),
+    ],
+)
+def test_what_a_cron_would_do_otherwise_with_what_is_written_is_noted(
+    lines: str, machine: str | None, noted: list[str]
+) -> None:
+    (job,) = read(lines, file="crontab", catchup="latest", dialect="duly").jobs
+    out = written([Promise(name=job.name, state="active", definition=job.definition())], machine)
+    assert out.left_out == ()
+    assert len(out.notes) == len(noted)
+    assert all(note.words.startswith(words) for note, words in zip(out.notes, noted, strict=True))
+    assert {note.name for note in out.notes} <= {job.name}
+
+
 def test_a_long_crontab_is_read_in_time_that_grows_with_its_lines() -> None:
     lines = 20_000
     begun = time.process_time()

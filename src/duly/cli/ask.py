@@ -54,13 +54,14 @@ async def _lint(database: Database, at: datetime, only: str | None) -> Lint:
     """A second look at the schedules of the active jobs, at most so many."""
     from duly.jobs import shown
     from duly.lint import Subject, look_at_all
-    from duly.listing import named, readable
+    from duly.listing import named, pattern, readable
 
     async with database.connection() as connection:
-        rows = await database.rows(connection, "catalog", "promises", limit=LINTED)
+        match = None
         if only is not None:
             job = await named(database, connection, only)
-            rows = [row for row in rows if (row["namespace"], row["name"]) == (job["namespace"], job["name"])]
+            match = pattern(shown(job["namespace"], job["name"]))
+        rows = await database.rows(connection, "catalog", "promises", match=match, limit=LINTED)
         attached = {row["definition"]["policy"].get("calendar") for row in rows} - {None}
         ends = await database.rows(connection, "catalog", "calendar_ends", names=sorted(attached))
     calendars = {row["name"]: (row["name"], row["ends"]) for row in ends}

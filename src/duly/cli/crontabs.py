@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -255,7 +256,8 @@ def _refusal(file: str, refused: Refused) -> str:
 def export_crontab(options: Options, match: str) -> int:
     """Print the jobs that cron can have as a crontab; name the others on stderr, with the reason.
 
-    What is printed reads back as the same jobs: comments hold what cron cannot say.
+    What is printed reads back as the same jobs: comments hold what cron cannot say. What a cron would do
+    otherwise for not reading them, the zone and the user, is noted on stderr.
     """
     from duly.cli.opening import run_on
 
@@ -266,29 +268,37 @@ def export_crontab(options: Options, match: str) -> int:
     sys.stdout.write(found.text)
     for left in found.left_out:
         sys.stderr.write(f"duly: left out: {left.name}: {left.reason}\n")
+    for note in found.notes:
+        sys.stderr.write(f"duly: note: {note.name}: {note.words}\n")
     return 0
 
 
 async def _written(database: Database, match: str) -> Written:
-    from fnmatch import fnmatchcase
-
     from duly.errors import DefinitionError
     from duly.importers.writing import Left, Promise, written
     from duly.jobs import shown
+    from duly.listing import pattern
 
     async with database.connection() as connection:
-        rows = await database.rows(connection, "catalog", "promises", limit=MOST + 1)
+        rows = await database.rows(connection, "catalog", "promises", match=pattern(match), limit=MOST + 1)
     if len(rows) > MOST:
-        raise DefinitionError(f"there are more than {MOST:,} jobs", hint="say which ones with --match")
-    meant = [row for row in rows if fnmatchcase(shown(row["namespace"], row["name"]), match)]
-    found = written(
-        Promise(name=row["name"], state=row["state"], definition=row["definition"])
-        for row in meant
-        if row["namespace"] == "default"
-    )
+        raise DefinitionError(
+            f"there are more than {MOST:,} jobs that match {match!r}", hint="say fewer with --match"
+        )
+    ours = [row for row in rows if row["namespace"] == "default"]
+    promises = (Promise(name=row["name"], state=row["state"], definition=row["definition"]) for row in ours)
+    found = written(promises, _zone_of_this_machine())
     apart = (
         Left(name=shown(row["namespace"], row["name"]), reason="cron knows no namespaces, and it is in one")
-        for row in meant
+        for row in rows
         if row["namespace"] != "default"
     )
     return replace(found, left_out=(*found.left_out, *apart))
+
+
+def _zone_of_this_machine() -> str | None:
+    """In which zone a cron of this machine reads its fields; None where the zone has no name."""
+    place = os.path.realpath("/etc/localtime")
+    if not os.path.exists(place):
+        return "UTC"  # as libc has it
+    return place.partition("/zoneinfo/")[2] or None

@@ -18,7 +18,7 @@ from duly.cli.loading import Loaded, load
 from duly.cli.logs import configure
 from duly.cli.output import apart, note, silence
 from duly.cli.previews import generation
-from duly.cli.verbs import DURATION, Options, Words, clock, verb
+from duly.cli.verbs import DURATION, Ending, Options, Words, clock, verb
 from duly.clock import Clock
 from duly.jobs import Job
 from duly.telemetry import EVENTS, json_lines, plain_lines
@@ -105,7 +105,8 @@ def _early(number: int, frame: object) -> None:
 def _serve(role: str, options: Options, **given: Any) -> int:
     """Serve until a signal arrives; from the first moment on INT and TERM end the process with 0.
 
-    The loops put their own handlers in the place of these two.
+    The loops put their own handlers in the place of these two. Once they have come to their end, whoever asks again,
+    as orchestrators do, changes nothing: Python would let the signal kill the process while it tidies up.
     """
     threads = set(threading.enumerate())
     before = {number: signal.signal(number, _early) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -115,7 +116,7 @@ def _serve(role: str, options: Options, **given: Any) -> int:
         return 0
     finally:
         for number, handler in before.items():
-            signal.signal(number, handler)
+            signal.signal(number, signal.SIG_IGN if Ending.process else handler)
 
 
 def _left(code: int, before: set[threading.Thread]) -> int:

@@ -138,6 +138,12 @@ _SHARED = (
 )
 
 
+class Ending:
+    """Does the process end with the verb? Not where somebody runs one within a process of their own."""
+
+    process = False
+
+
 class Verb(click.Command):
     """A verb: its own options and the shared ones; its function is given ``Options`` and returns an exit code."""
 
@@ -215,6 +221,7 @@ class Verbs(click.Group):
 
     def main(self, args: Sequence[str] | None = None, *_: Any, **__: Any) -> NoReturn:
         """Run the verb that ``args`` (the process's own by default) names, and end with its exit code."""
+        Ending.process = True
         sys.exit(self.run(list(sys.argv[1:] if args is None else args)))
 
     def run(self, words: list[str]) -> int:

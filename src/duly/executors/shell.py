@@ -24,9 +24,8 @@ from duly.executors.excerpts import Excerpt
 from duly.executors.in_process import Threads
 from duly.faults import described, fault
 from duly.run import Run
-from duly.tasks import PRIVATE
+from duly.tasks import OUTPUT_LIMIT, PRIVATE
 
-OUTPUT_LIMIT = 1024 * 1024
 TERM_GRACE = 5.0
 LINGER = 0.25  # how long to read on after the command itself has ended
 _LOOK = 0.05

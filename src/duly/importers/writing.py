@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from inspect import signature
 from typing import Any
@@ -18,6 +18,7 @@ from duly.importers.crontab import read
 from duly.importers.variables import CRON, SHELL, assigned
 from duly.jobs import OWN_OVERLAP, Backoff, Policy, make_policy
 from duly.schedules import load, parse
+from duly.tasks import OUTPUT_LIMIT
 
 _HEAD = (
     "# Written by `duly export crontab`; `duly import crontab` reads it back. The comments hold what cron cannot say.",
@@ -51,15 +52,32 @@ class Left:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Note:
+    """What a cron would do otherwise with a job of the text, since to it a comment says it."""
+
+    name: str
+    words: str
+
+    def document(self) -> dict[str, str]:
+        """The same as JSON."""
+        return {"name": self.name, "words": self.words}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Written:
-    """A crontab, and what could not be written into it."""
+    """A crontab, what could not be written into it, and what a cron would make otherwise of what was."""
 
     text: str
     left_out: tuple[Left, ...]
+    notes: tuple[Note, ...]
 
     def document(self) -> dict[str, Any]:
         """The same as JSON."""
-        return {"text": self.text, "left_out": [each.document() for each in self.left_out]}
+        return {
+            "text": self.text,
+            "left_out": [each.document() for each in self.left_out],
+            "notes": [each.document() for each in self.notes],
+        }
 
 
 class _Unwritable(Exception):
@@ -75,23 +93,32 @@ class _Lines:
     base: str
     variables: tuple[str, ...]
     lines: tuple[str, ...] = field(default=())
+    otherwise: tuple[str, ...] = field(default=())
 
     @property
     def heading(self) -> list[str]:
         return [f"# duly-default: environment={self.base}", f"CRON_TZ={self.zone}", *self.variables]
 
 
-def written(promises: Iterable[Promise]) -> Written:
-    """The jobs that cron can have as one user's crontab, by zone and variables; the others with the reason."""
+def written(promises: Iterable[Promise], machine: str | None = None) -> Written:
+    """The jobs that cron can have as one user's crontab, by zone and variables; the others with the reason.
+
+    ``machine`` is the zone in which its cron reads the fields, None where it is not known.
+    """
     kept: list[_Lines] = []
     left: list[Left] = []
     for promise in promises:
         try:
-            kept.append(_checked(promise))
+            kept.append(_checked(promise, machine))
         except _Unwritable as error:
             left.append(Left(name=promise.name, reason=str(error)))
     kept.sort(key=lambda one: (one.base, len(one.variables), one.variables, one.zone, one.name))
-    return Written(text=_text(kept), left_out=tuple(left))
+    notes = sorted(((one.name, words) for one in kept for words in one.otherwise), key=lambda note: note[0])
+    return Written(
+        text=_text(kept),
+        left_out=tuple(left),
+        notes=tuple(Note(name=name, words=words) for name, words in notes),
+    )
 
 
 def _text(kept: Sequence[_Lines]) -> str:
@@ -105,10 +132,10 @@ def _text(kept: Sequence[_Lines]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _checked(promise: Promise) -> _Lines:
+def _checked(promise: Promise, machine: str | None) -> _Lines:
     """The lines of a job, once they have been read back and gave the same job."""
     definition = _current(promise.definition)
-    one = _lines(promise, definition)
+    one = _lines(promise, definition, machine)
     found = read(_text([one]), file="crontab")
     if found.refused:
         raise _Unwritable(f"it would not be read back: {found.refused[0].reason}")
@@ -129,18 +156,18 @@ def _current(definition: Mapping[str, Any]) -> dict[str, Any]:
         raise _Unwritable(f"its definition cannot be read: {error.message}") from None
 
 
-def _lines(promise: Promise, definition: Mapping[str, Any]) -> _Lines:
+def _lines(promise: Promise, definition: Mapping[str, Any], machine: str | None) -> _Lines:
     if promise.state != "active":
         raise _Unwritable(f"it is {promise.state}, which a crontab cannot say")
     policy = definition["policy"]
     task = policy["task"]
     if task["kind"] != "shell":
-        raise _Unwritable(f"it runs the Python task {task.get('name')}, not a command")
+        raise _Unwritable(f"{_doing(task)}, not a command")
     if definition["args"]:
         raise _Unwritable("it has arguments, which a crontab cannot hold")
     schedule, zone, answers = _schedule(definition["schedule"])
     environment = dict(task["env"] or {})
-    base = "cron" if environment.items() >= CRON.items() or set(environment) >= set(CRON) else "none"
+    base = "cron" if set(environment) >= set(CRON) else "none"
     answers = {
         "name": promise.name,
         **answers,
@@ -155,7 +182,33 @@ def _lines(promise: Promise, definition: Mapping[str, Any]) -> _Lines:
         base=base,
         variables=_variables(environment, CRON if base == "cron" else {}),
         lines=(f"# duly: {said}", f"{schedule} {_command(task, environment)}"),
+        otherwise=tuple(_otherwise(task, zone, machine)),
     )
+
+
+def _doing(task: Mapping[str, Any]) -> str:
+    """What a job does that runs no command; an address without its query and whatever stands before its host."""
+    if task["kind"] == "http":
+        address = str(task["url"]).partition("?")[0]
+        return f"it calls {re.sub('//[^/]*@', '//', address)}"
+    return f"it runs the Python task {task.get('name')}"
+
+
+def _otherwise(task: Mapping[str, Any], zone: str, machine: str | None) -> Iterator[str]:
+    """What a cron would do with this job that reads of these lines only what it knows."""
+    if machine is None or _utc(zone) != _utc(machine):
+        there = "the zone of its machine" if machine is None else f"{machine}, the zone of this machine"
+        yield f"Debian's cron does not know CRON_TZ: it would read the fields in {there}, not in {zone}"
+    if task["user"] is not None:
+        yield f"cron runs it as the owner of the crontab; that {task['user']} is to run it is a comment to cron"
+    command = task["command"]
+    if "\\\\" in (command if isinstance(command, str) else command[-1]):
+        yield "Debian's and FreeBSD's cron take one of two backslashes off its command"
+
+
+def _utc(zone: str) -> str:
+    """The name of a zone, one name for UTC."""
+    return "UTC" if zone.removeprefix("Etc/") in ("UTC", "UCT", "Universal", "Zulu") else zone
 
 
 def _schedule(rule: Mapping[str, Any]) -> tuple[str, str, dict[str, Any]]:
@@ -206,7 +259,7 @@ def _command_answers(task: Mapping[str, Any]) -> dict[str, Any]:
         answers["cwd"] = task["cwd"]
     if task["user"] is not None:
         answers["user"] = task["user"]
-    if task["output_limit"] != 1_048_576:
+    if task["output_limit"] != OUTPUT_LIMIT:
         answers["output_limit"] = task["output_limit"]
     if list(task["ok_codes"]) != [0]:
         answers["ok_codes"] = ",".join(str(code) for code in task["ok_codes"])
