@@ -263,9 +263,11 @@ class Duly:
     async def run(self, *, scheduler: bool = True, worker: bool = True) -> int:
         """Register what is declared and serve until a signal arrives; returns the exit code.
 
-        The loops have threads of their own, so this only waits; call it from the main thread.
+        The loops have threads of their own, so this only waits; call it from the main thread. Whoever cancels it
+        waits for the drain, as after a signal.
         """
         from duly.loops import serve  # the loops import the database, which declaring must not
+        from duly.postgres import to_its_end
 
         role = "up" if scheduler and worker else "scheduler" if scheduler else "worker"
         stop = threading.Event()
@@ -273,8 +275,8 @@ class Duly:
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, stop.set)
         url, held = await asyncio.to_thread(self._address)
-        try:
-            return await asyncio.to_thread(
+        serving = asyncio.ensure_future(
+            asyncio.to_thread(
                 serve,
                 role,
                 stop=stop,
@@ -285,6 +287,13 @@ class Duly:
                 jobs=self.declared() if role == "up" else (),
                 embedded=held is not None,
             )
+        )
+        try:
+            return await asyncio.shield(serving)
+        except asyncio.CancelledError:
+            stop.set()
+            await to_its_end(_over(serving))
+            raise
         finally:
             if held is not None:
                 held.release()
@@ -329,3 +338,7 @@ class Duly:
 def _nothing_missed(schedule: object, catchup: object) -> object:
     """The answer to catch-up; a job without a schedule misses nothing, so there it need not be asked."""
     return "none" if schedule is None and catchup is None else catchup
+
+
+async def _over(serving: asyncio.Future[int]) -> None:
+    await asyncio.wait([serving])

@@ -47,7 +47,7 @@ set local idle_in_transaction_session_timeout = '5s'
 
 -- name: begin_probe
 -- Opens the trial of a lock, which is rolled back: whatever it waits for, it waits for a moment.
-begin; set local statement_timeout = '5s'; set local lock_timeout = '250ms';
+begin; set local statement_timeout = '5s'; set local lock_timeout = '250ms'; set local enable_partition_pruning = off;
 set local idle_in_transaction_session_timeout = '5s'
 
 -- name: server

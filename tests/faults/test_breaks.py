@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 from tests.conftest import wait_until
@@ -67,6 +69,43 @@ def _opened(gate: Path) -> bool:
     except OSError:
         return False
     return True
+
+
+CANCELLED = """
+import asyncio, sys, threading
+from duly import Duly, every
+
+app = Duly(sys.argv[1])
+loop = asyncio.new_event_loop()
+ran = asyncio.Event()
+
+
+@app.job(every(seconds=1), catchup="none", name="pulse")
+def pulse():
+    loop.call_soon_threadsafe(ran.set)
+
+
+async def main():
+    serving = asyncio.ensure_future(app.run())
+    await ran.wait()
+    serving.cancel()
+    await asyncio.wait([serving])
+    assert serving.cancelled()
+    left = [each.name for each in threading.enumerate() if each.name in ("duly scheduler", "duly worker")]
+    print("left:", left, file=sys.stderr)
+
+
+loop.run_until_complete(main())
+"""
+
+
+def test_who_cancels_an_application_that_serves_waits_for_its_drain(url: str, tmp_path: Path) -> None:
+    """Its loops went on in their threads, and under an embedded server without their database."""
+    (tmp_path / "serves.py").write_text(CANCELLED)
+    done = subprocess.run(
+        [sys.executable, tmp_path / "serves.py", url], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stderr.splitlines()[-1:]) == (0, ["left: []"])
 
 
 def test_a_log_that_is_full_stops_no_work(url: str, tmp_path: Path) -> None:
