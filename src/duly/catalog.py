@@ -242,7 +242,8 @@ class Catalog:
     async def remove(self, name: str, *, author: str, dry_run: bool = False) -> None:
         """End a job's time line now; what was owed becomes one span ``removed`` of each revision.
 
-        Runs that are live go on. The name is free afterwards; a new job of that name is another job. Raises NotFound.
+        Runs that are live go on. The name is free afterwards; a new job of that name is another job. Raises NotFound,
+        and Conflict when somebody else removes it at the same time.
         """
         async with self.database.transaction() as connection:
             job = await named(self.database, connection, name, removed=False)

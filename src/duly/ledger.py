@@ -107,9 +107,12 @@ class Ledger:
         )
         return [Due(row=row) for row in rows]
 
-    async def due_job(self, connection: Connection, job_id: int) -> Due | None:
-        """Lock the cursor of one job, waiting for whoever holds it."""
-        row = await self.database.row(connection, "ledger", "due_job", job_id=job_id)
+    async def due_job(
+        self, connection: Connection, job_id: int, *, again: bool = False, lease_id: int | None = None
+    ) -> Due | None:
+        """Lock the cursor of one job, waiting for whoever holds it; ``again``: if it is still due under that lease."""
+        asked = {"job_id": job_id, "again": again, "lease_id": lease_id}
+        row = await self.database.row(connection, "ledger", "due_job", **asked)
         return Due(row=row) if row else None
 
     async def standings(

@@ -34,31 +34,17 @@ select due.job_id, due.schedule_id, due.policy_id, due.revision, due.newest_revi
   from due
 
 -- name: due_job
--- Locks the cursor of one job, waiting for whoever holds it.
+-- Locks the cursor of one job, waiting for whoever holds it. With `again` only if its instant has still come and it is
+-- still for the same proposers: since it was found due it may have been removed, held or edited.
 with due as materialized (
     select cursors.job_id, cursors.schedule_id, cursors.policy_id, cursors.revision, cursors.newest_revision,
            cursors.cursor_at, cursors.seen_at, cursors.busy_at, cursors.due_at, cursors.amended,
            cursors.live_at is not null as live
       from duly.cursors
      where cursors.job_id = %(job_id)s::bigint
-       for no key update
-)
-select due.job_id, due.schedule_id, due.policy_id, due.revision, due.newest_revision,
-       due.cursor_at, due.seen_at, due.busy_at, due.due_at, due.amended, due.live,
-       duly.clock(%(at)s::timestamptz, %(shift)s::double precision) as now
-  from due
-
--- name: due_again
--- Locks the cursor of one job that was due, waiting for whoever holds it, if its instant has still come and it is
--- still for the same proposers: it may have been removed, held or edited since.
-with due as materialized (
-    select cursors.job_id, cursors.schedule_id, cursors.policy_id, cursors.revision, cursors.newest_revision,
-           cursors.cursor_at, cursors.seen_at, cursors.busy_at, cursors.due_at, cursors.amended,
-           cursors.live_at is not null as live
-      from duly.cursors
-     where cursors.job_id = %(job_id)s::bigint
-       and cursors.wake_at <= duly.now(%(at)s::timestamptz, %(shift)s::double precision)
-       and cursors.lease_id is not distinct from %(lease_id)s::bigint
+       and (not %(again)s::boolean
+            or cursors.wake_at <= duly.now(%(at)s::timestamptz, %(shift)s::double precision)
+               and cursors.lease_id is not distinct from %(lease_id)s::bigint)
        for no key update
 )
 select due.job_id, due.schedule_id, due.policy_id, due.revision, due.newest_revision,

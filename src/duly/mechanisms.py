@@ -35,14 +35,6 @@ class Mechanism(Protocol):
         ...
 
 
-async def _again(
-    ledger: Ledger, connection: Connection, job_id: int, *, lease_id: int | None = None
-) -> Due | None:
-    """Lock the cursor of a job that was due, waiting for whoever holds it; None if it no longer is, or not here."""
-    row = await ledger.database.row(connection, "ledger", "due_again", job_id=job_id, lease_id=lease_id)
-    return Due(row=row) if row else None
-
-
 class Rows:
     """Mechanism ``database``: any scheduler may propose; a row lock admits one of them to each job.
 
@@ -59,7 +51,7 @@ class Rows:
         return await self._ledger.due(connection, after=after, until=until, limit=limit)
 
     async def due_job(self, connection: Connection, job_id: int) -> Due | None:
-        return await _again(self._ledger, connection, job_id)
+        return await self._ledger.due_job(connection, job_id, again=True)
 
     def signed(self, actor: Actor) -> Actor:
         return actor
@@ -98,7 +90,7 @@ class Leader:
     async def due_job(self, connection: Connection, job_id: int) -> Due | None:
         if not await self.admitted(connection):
             return None
-        return await _again(self._ledger, connection, job_id, lease_id=self._term.lease_id)
+        return await self._ledger.due_job(connection, job_id, again=True, lease_id=self._term.lease_id)
 
     def signed(self, actor: Actor) -> Actor:
         term = self._term

@@ -244,9 +244,10 @@ class Registration:
             there = await self.database.rows(
                 connection, "catalog", "raise_generation", job_ids=sorted(raised), generation=wish.generation
             )
-            if gone := raised - {row["id"] for row in there}:
+            raised -= {row["id"] for row in there}
+            if gone := [job.shown for job in jobs if known[job.key]["id"] in raised]:
                 raise Conflict(
-                    f"job {min(gone)} was removed by an earlier deploy at the same time",
+                    f"job {gone[0]!r} was removed by somebody else at the same time",
                     hint="apply again, and it is made again",
                 )
         adopted = {row["id"] for row in kept} | {job_id for _, job_id in changed}

@@ -81,7 +81,7 @@ async def test_what_outlives_the_grace_of_a_shutdown_is_lost_and_its_policy_deci
 async def test_a_command_that_outlives_the_grace_is_ended_with_its_group(
     shop: Workshop, tmp_path: Path
 ) -> None:
-    await shop.shell("sleeps", f"echo $$ > {tmp_path}/pid; trap 'echo bye; exit 0' TERM; sleep 300 & wait")
+    await shop.shell("sleeps", f"trap 'echo bye; exit 0' TERM; echo $$ > {tmp_path}/pid; sleep 300 & wait")
     await shop.ready("sleeps")
     async with working(await shop.worker(settings=replace(SETTINGS, shutdown_grace=0.1))):
         await wait_until_async(lambda: true((tmp_path / "pid").exists()))
