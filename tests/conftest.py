@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import signal
 import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -22,6 +23,7 @@ from duly.embedded import hold
 from duly.postgres import Database
 
 TEMPLATE = "duly_template"
+ENDS = (signal.SIGINT, signal.SIGTERM)
 
 # The same examples in each run, so that a red run means a change; `make explore` looks for new ones. How long an
 # example takes depends on what else the machine does, so nothing is asserted about that.
@@ -99,6 +101,17 @@ async def database(url: str) -> AsyncIterator[Database]:
     """A fresh migrated database, opened, in real time."""
     async with Database(url, clock=Clock(), pool_size=8) as opened:
         yield opened
+
+
+@pytest.fixture(autouse=True)
+def signals() -> Iterator[None]:
+    """Each test leaves the signals as they were: what the process ignores, every command that it starts ignores."""
+    before = [signal.getsignal(number) for number in ENDS]
+    yield
+    after = [signal.getsignal(number) for number in ENDS]
+    for number, handler in zip(ENDS, before, strict=True):
+        signal.signal(number, handler)
+    assert after == before
 
 
 @pytest.fixture

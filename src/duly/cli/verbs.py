@@ -139,7 +139,7 @@ _SHARED = (
 
 
 class Ending:
-    """Does the process end with the verb? Not where somebody runs one within a process of their own."""
+    """Does the process end with the verb? Not where somebody gives ``main`` words within a process of their own."""
 
     process = False
 
@@ -221,7 +221,7 @@ class Verbs(click.Group):
 
     def main(self, args: Sequence[str] | None = None, *_: Any, **__: Any) -> NoReturn:
         """Run the verb that ``args`` (the process's own by default) names, and end with its exit code."""
-        Ending.process = True
+        Ending.process = args is None
         sys.exit(self.run(list(sys.argv[1:] if args is None else args)))
 
     def run(self, words: list[str]) -> int:
