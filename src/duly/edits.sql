@@ -31,11 +31,14 @@ select cursors.job_id, cursors.revision, cursors.newest_revision, cursors.cursor
 
 -- name: boundary
 -- A newer revision exists: whoever plans next decides up to it under the old one and then steps on. For a durable job
--- that is a worker that knows the newer task, or, while the job is busy, whoever ends its run.
+-- that is a worker that knows the newer task, or, while the job is busy, whoever ends its run. A job that was set aside
+-- (held, poisoned) has the revision too, and sleeps on until somebody lets it go.
 with moved as (
     update duly.cursors
        set newest_revision = newer.revision,
-           wake_at         = (select duly.clock(%(at)s::timestamptz, %(shift)s::double precision) from duly.policies
+           wake_at         = (select duly.clock(%(at)s::timestamptz, %(shift)s::double precision)
+                                from duly.policies
+                                join duly.jobs on jobs.id = cursors.job_id and jobs.state not in ('held', 'poisoned')
                                where policies.id = cursors.policy_id and policies.mechanism <> 'durable')
       from unnest(%(job_ids)b::bigint[], %(revisions)b::integer[]) as newer (job_id, revision)
      where cursors.job_id = newer.job_id and cursors.newest_revision = newer.revision - 1
@@ -46,6 +49,7 @@ armed as (
     select moved.job_id, clock.at, policies.queue, policies.task, clock.at
       from (select duly.clock(%(at)s::timestamptz, %(shift)s::double precision) as at) as clock
      cross join moved
+      join duly.jobs on jobs.id = moved.job_id and jobs.state not in ('held', 'poisoned')
       join duly.revisions on revisions.job_id = moved.job_id and revisions.revision = moved.newest_revision
       join duly.policies on policies.id = revisions.policy_id
      where moved.live_at is null
@@ -71,7 +75,8 @@ delete from duly.timers
  where timers.job_id = closed.job_id
 
 -- name: hold
--- Parks the time line of one job: it is not looked at again until somebody edits it.
+-- Parks the time line of one job: it is not looked at again until somebody edits it or lets it go. What is owed stays
+-- written; hence whatever wakes a job or sets its timer asks for the job's state.
 with held as (
     update duly.cursors
        set wake_at = null
@@ -113,14 +118,17 @@ select revisions.job_id, %(scheduled_at)s::timestamptz, %(key)s::text, 'manual',
 returning runs.state
 
 -- name: take_place
--- A run off the time line takes the exclusive place, from now on; nothing is owed before if nothing was due.
+-- A run off the time line takes the exclusive place, from now on; nothing is owed before if nothing was due. Of a job
+-- that was set aside (held, poisoned) nothing is decided behind it either.
 with taken as (
     update duly.cursors
        set live_at      = %(scheduled_at)s::timestamptz,
            live_trigger = %(key)s::text,
            busy_at      = case when cursors.due_at is null or cursors.due_at > %(since)s::timestamptz
                                then cursors.cursor_at else %(since)s::timestamptz end,
-           wake_at      = (select cursors.due_at from duly.policies
+           wake_at      = (select cursors.due_at
+                             from duly.policies
+                             join duly.jobs on jobs.id = cursors.job_id and jobs.state not in ('held', 'poisoned')
                             where policies.id = cursors.policy_id and policies.cancels)
      where cursors.job_id = %(job_id)s::bigint
        and cursors.live_at is null
@@ -227,7 +235,9 @@ update duly.cursors
                       then greatest(cursors.seen_at, %(alive_until)s::timestamptz)
                       else cursors.seen_at end,
        busy_at = duly.clock(%(at)s::timestamptz, %(shift)s::double precision),
-       wake_at = (select cursors.due_at from duly.policies
+       wake_at = (select cursors.due_at
+                    from duly.policies
+                    join duly.jobs on jobs.id = cursors.job_id and jobs.state not in ('held', 'poisoned')
                    where policies.id = cursors.policy_id and policies.mechanism <> 'durable')
  where cursors.live_at is not null
 
@@ -344,7 +354,9 @@ taken as (
        set live_at      = promoted.scheduled_at,
            live_trigger = promoted.trigger_id,
            busy_at      = duly.clock(%(at)s::timestamptz, %(shift)s::double precision),
-           wake_at      = (select cursors.due_at from duly.policies
+           wake_at      = (select cursors.due_at
+                             from duly.policies
+                             join duly.jobs on jobs.id = cursors.job_id and jobs.state not in ('held', 'poisoned')
                             where policies.id = cursors.policy_id and policies.cancels)
       from promoted
      where cursors.job_id = promoted.job_id

@@ -99,6 +99,7 @@ with due as materialized (
            cursors.cursor_at, cursors.seen_at, cursors.busy_at, cursors.due_at, cursors.amended, true as live
       from duly.cursors
       join duly.policies on policies.id = cursors.policy_id
+      join duly.jobs on jobs.id = cursors.job_id and jobs.state not in ('held', 'poisoned')
      where cursors.live_at is not null
        and cursors.due_at <= cursors.busy_at
        and cursors.busy_at > greatest(cursors.cursor_at, cursors.seen_at)
@@ -323,11 +324,11 @@ select claimed.job_id, jobs.namespace, jobs.name, coalesce(triggers.args, revisi
 -- The one exit of an attempt: fence, outcome, retry or end, and the exclusive place. The fence is the pair
 -- (attempt, worker); what it does not match was lost to somebody else and is not returned. The cursor's lock
 -- comes first. A place that is given up goes to the oldest manual run that waits for it, else the job is
--- looked at again from where its cursor stands. Whether the run was asked to stop is read of the row that is updated,
--- and not before: somebody may ask while this waits. Each place and each run is looked up by its key (hence the limits),
--- and what belongs together is found by hashing (in), never by joining lists of which one row each is expected.
--- What completes a generation of a durable job is told, so that `arm` follows in the same transaction; and what may do
--- so, since the policy of the cursor is younger than this statement.
+-- looked at again from where its cursor stands, unless it was set aside (held, poisoned): then it sleeps on. Whether the
+-- run was asked to stop is read of the row that is updated, and not before: somebody may ask while this waits. Each place
+-- and each run is looked up by its key (hence the limits), and what belongs together is found by hashing (in), never by
+-- joining lists of which one row each is expected. What completes a generation of a durable job is told, so that `arm`
+-- follows in the same transaction; and what may do so, since the policy of the cursor is younger than this statement.
 with ended as materialized (
     select ended.job_id, ended.scheduled_at, ended.trigger_id, ended.attempt, ended.worker, ended.outcome,
            ended.result, ended.error, ended.delay, ended.seen_at, ended.waits_for, ended.until
@@ -339,13 +340,14 @@ with ended as materialized (
                      waits_for, until)
 ),
 places as materialized (
-    select place.job_id, place.scheduled_at, place.trigger_id, place.durable, place.cancels
+    select place.job_id, place.scheduled_at, place.trigger_id, place.durable, place.cancels, place.aside
       from (select ended.job_id, ended.scheduled_at, ended.trigger_id from ended order by ended.job_id) as ended
      cross join lateral (
            select cursors.job_id, cursors.live_at as scheduled_at, cursors.live_trigger as trigger_id,
                   (select policies.mechanism = 'durable' from duly.policies
                     where policies.id = cursors.policy_id) as durable,
-                  (select policies.cancels from duly.policies where policies.id = cursors.policy_id) as cancels
+                  (select policies.cancels from duly.policies where policies.id = cursors.policy_id) as cancels,
+                  (select jobs.state in ('held', 'poisoned') from duly.jobs where jobs.id = cursors.job_id) as aside
              from duly.cursors
             where cursors.job_id = ended.job_id
               and cursors.live_at = ended.scheduled_at
@@ -452,6 +454,8 @@ freed as (
                                when promoted.job_id is null then null
                                else finished.now end,
            wake_at      = case when cursors.job_id in (select places.job_id from places where places.durable) then null
+                               when cursors.job_id in (select places.job_id from places where places.aside)
+                                   then cursors.wake_at
                                when cursors.revision < cursors.newest_revision then finished.now
                                when finished.outcome = 'lost' then cursors.due_at
                                when promoted.job_id in (select places.job_id from places where places.cancels)
@@ -477,9 +481,9 @@ select finished.job_id, finished.scheduled_at, finished.trigger_id, finished.att
 
 -- name: arm
 -- The second half of a completion for durable jobs, in the transaction of `finish` and under the cursors' locks that it
--- took: what ended becomes history, and a place that is free sets the timer of its job. A statement of its own, since it
--- sees what an edit wrote for which `finish` had to wait: also that the job has become durable, so that no scheduler
--- will look where `finish` had one look.
+-- took: what ended becomes history, and a place that is free sets the timer of its job, if that was not set aside. A
+-- statement of its own, since it sees what an edit wrote for which `finish` had to wait: also that the job has become
+-- durable, so that no scheduler will look where `finish` had one look.
 with ended as materialized (
     select ended.job_id, ended.scheduled_at, ended.trigger_id, ended.attempt, ended.state, ended.now,
            (select coalesce(max(events.seq), 0) from duly.events
@@ -507,6 +511,7 @@ armed as (
            policies.queue, policies.task, ended.now, ended.scheduled_at, ended.trigger_id, ended.attempt, ended.seq + 2
       from ended
       join duly.cursors on cursors.job_id = ended.job_id
+      join duly.jobs on jobs.id = cursors.job_id and jobs.state not in ('held', 'poisoned')
       join duly.revisions on revisions.job_id = cursors.job_id and revisions.revision = cursors.newest_revision
       join duly.policies on policies.id = revisions.policy_id
      where cursors.live_at is null

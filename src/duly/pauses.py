@@ -265,10 +265,10 @@ class Pauses:
             if not dry_run:
                 await self._answer(connection, pauses, answer)
         if not dry_run:
-            await self._turn(connection, meant, str(signed.author), paused=False, reason=signed.reason)
             await self.database.rows(
                 connection, "catalog", "revive", job_ids=[row["id"]], generation=row["generation"]
             )
+            await self._turn(connection, meant, str(signed.author), paused=False, reason=signed.reason)
         return window
 
     async def _forget(self, connection: Connection, row: Row, at: datetime, actor: Actor | None) -> Window:

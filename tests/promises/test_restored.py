@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from datetime import date
+
 import pytest
 
-from duly import Conflict, Duly, Run
+from duly import Conflict, Duly, Run, cron
+from duly.catalog import Catalog
+from duly.ledger import Ledger
 from duly.testing import Lab
 from promises.stage import Open, at, cursor_of, remember, rows, told
 
@@ -119,3 +124,68 @@ async def test_a_verdict_that_has_not_come_yet_is_no_history(laboratory: Open) -
         assert await told(t, "job", DAY) == ["05 01:30 run", "05 09:30 run"]
         await rows(t, "delete from duly.runs where scheduled_at = '2027-01-05T09:30:00Z'")
         await t.client.jobs.release("job", "lost")
+
+
+async def by_hand(t: Lab) -> None:
+    """A run off the time line begins and ends."""
+    await t.trigger("job")
+
+
+async def over_an_outage(t: Lab) -> None:
+    """A run of it holds the place while nobody is up."""
+    await t.trigger("job")
+    await t.outage(by="10m")
+
+
+async def by_a_calendar(t: Lab) -> None:
+    """A newer version reaches the job, and is in force once it is let go."""
+    assert (await t.client.put_calendar("holidays", [date(2027, 1, 6)])).jobs == ["job"]
+
+
+async def by_zone_data(t: Lab) -> None:
+    """This process reads the job's zone otherwise."""
+    await rows(
+        t,
+        "update duly.schedules set hash = 'made with 2020a', tzdata = '2020a',"
+        ' transitions = \'{"from": 0, "until": 1, "zones": {}}\'',
+    )
+    assert (await Catalog(t.database).adopt_zone_data(author="test")).revised == ["job"]
+
+
+@pytest.mark.parametrize(
+    ("woken", "policies", "revisions"),
+    [
+        (by_hand, {}, 2),
+        (by_hand, {"catchup": "latest", "overlap": "cancel"}, 2),
+        (by_hand, {"mechanism": "durable"}, 2),
+        (over_an_outage, {"catchup": "none"}, 2),
+        (by_a_calendar, {"calendar": "holidays"}, 3),
+        (by_a_calendar, {"calendar": "holidays", "mechanism": "durable"}, 3),
+        (by_zone_data, {}, 3),
+    ],
+)
+async def test_what_was_set_aside_sleeps_until_a_person_lets_it_go(
+    laboratory: Open, woken: Callable[[Lab], Awaitable[None]], policies: dict[str, object], revisions: int
+) -> None:
+    """What is owed stays owed, whatever happens to the job meanwhile; the release answers it, and the job goes on."""
+    app = Duly()
+    async with laboratory(app, at=NIGHT) as t:
+        await t.client.put_calendar("holidays", [date(2027, 1, 7)])
+        schedule = cron("30 * * * *", "Europe/Berlin")
+        seen = remember(app, "job", schedule, **{"catchup": "all", **policies})
+        await t.edit(app)
+        await t.advance(by="1h")
+        async with t.database.transaction() as connection:
+            await Ledger(t.database).hold(connection, 1)
+            assert await Catalog(t.database).park(connection, 1, "held", "spoiled") == "job"
+        await t.advance(by="1h")
+        await woken(t)
+        await t.advance(by="1h")
+        assert await told(t, "job", DAY) == ["05 01:30 run"]
+        await t.client.jobs.release("job", "none")
+        await t.advance(by="1h")
+        assert [run.scheduled_at.hour for run in seen if run.kind == "scheduled"][:2] == [1, 4]
+        assert [run["revision"] for run in await t.runs("job") if run["kind"] == "scheduled"] == [
+            1,
+            revisions,
+        ]
