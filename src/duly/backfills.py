@@ -24,6 +24,7 @@ from duly.postgres import Connection, Database, Row
 from duly.records import Actor, key_of, run_id
 from duly.schedules import Schedule, load
 from duly.states import CAUSES
+from duly.zonedata import is_newer, newer
 
 KEY = "backfill"
 KEPT = 10_000
@@ -149,7 +150,7 @@ class Backfills:
         self.database = database
 
     async def preview(self, asked: Asked) -> Backfilled:
-        """What would become of each instant; nothing is written. Raises NotFound."""
+        """What would become of each instant; nothing is written. Raises NotFound, and Conflict as :meth:`step`."""
         done = Backfilled(asked=asked)
         while not done.finished:
             async with self.database.transaction("begin_snapshot") as connection:
@@ -160,7 +161,7 @@ class Backfills:
         """Make the runs that may start now, and say what became of the instants up to them.
 
         ``done`` remembers how far it is and is brought up to date. Raises NotFound, and Conflict for a job that
-        was removed meanwhile.
+        was removed meanwhile, or whose instants were made with newer zone data than this process has.
         """
         async with self.database.transaction("begin_long") as connection:
             lines = await self._step(connection, done, actor)
@@ -222,6 +223,8 @@ class Backfills:
         revisions = await self.database.rows(
             connection, "catalog", "pauses", job_ids=[job["id"]], revisions=[0]
         )
+        if any(row["tzdata"] is not None and is_newer(row["tzdata"]) for row in revisions):
+            raise newer(f"job {asked.job!r}")
         live = await self.database.row(connection, "records", "live_backfills", job_id=job["id"])
         newest, size = revisions[0], _CHUNK
         if actor is None:

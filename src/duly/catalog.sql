@@ -143,9 +143,10 @@ update duly.revisions
    and revisions.revision = given.revision
 
 -- name: pauses
--- The revisions of each job that its cursor has not left, newest first.
+-- The revisions of each job that its cursor has not left, newest first, and the zone data that one in a zone is read by.
 select revisions.job_id, revisions.revision, revisions.from_at, revisions.until_at, revisions.paused,
-       revisions.resumes_at, revisions.on_resume, schedules.definition as schedule, policies.definition as policy
+       revisions.resumes_at, revisions.on_resume, schedules.definition as schedule, policies.definition as policy,
+       case when schedules.transitions is not null then schedules.tzdata end as tzdata
   from unnest(%(job_ids)b::bigint[], %(revisions)b::integer[]) as wanted (job_id, revision)
   join duly.revisions on revisions.job_id = wanted.job_id and revisions.revision >= wanted.revision
   join duly.schedules on schedules.id = revisions.schedule_id

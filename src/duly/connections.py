@@ -22,6 +22,7 @@ from duly.errors import DatabaseError, SchemaMissing, Unreachable
 from duly.postgres import (
     OVERDUE,
     PAGE,
+    SNAPSHOTS,
     Connection,
     Database,
     Row,
@@ -34,6 +35,9 @@ from duly.postgres import (
 )
 
 AnyConnection = psycopg.AsyncConnection[Any] | psycopg.Connection[Any]
+
+READING = ("begin_snapshot", "begin_look")
+"""The openings of transactions that write nothing: a caller's own may be of any isolation for them."""
 
 
 class Blocking(Database):
@@ -130,12 +134,14 @@ class Guest(Database):
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[Connection]:
-        async with self.transaction() as connection:
+        async with self.transaction("begin_look") as connection:
             yield connection
 
     @asynccontextmanager
     async def transaction(self, opening: str = "begin") -> AsyncIterator[Connection]:
         await self._begin()
+        if opening not in READING:
+            await self._refuse_snapshot()
         savepoint: Any = self._own.transaction()
         waits = isinstance(self._own, psycopg.AsyncConnection)
         leave = savepoint.__aexit__ if waits else savepoint.__exit__
@@ -157,6 +163,18 @@ class Guest(Database):
                 hint="write `with connection.transaction():` around it",
             )
         await self._sent("postgres", "clock", {}, dict_row)  # psycopg begins the caller's transaction with it
+
+    async def _refuse_snapshot(self) -> None:
+        """Raise DatabaseError where the caller's transaction would not see what it has waited for.
+
+        It reads as of its first statement, also behind a lock: a job could get more runs than may be live at once.
+        """
+        [row] = await self._sent("postgres", "isolation", {}, dict_row)
+        if row["isolation"] in SNAPSHOTS:
+            raise DatabaseError(
+                f"the caller's transaction is {row['isolation']}: behind a lock it would read what was before the lock",
+                hint="begin it with `isolation level read committed`, or set connection.isolation_level to that before",
+            )
 
     async def rows(self, connection: Connection, room: str, name: str, /, **parameters: object) -> list[Row]:
         found = await self._sent(room, name, parameters, dict_row)

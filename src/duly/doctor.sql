@@ -12,9 +12,11 @@ select current_setting('server_version_num')::integer as version_number,
          where settings.name = 'default_transaction_read_only') as read_only_source
 
 -- name: bounds
--- What a transaction of a scheduler runs under: its isolation, and whether the bound that it was opened with holds.
+-- What a transaction of a scheduler runs under: its isolation, and whether the bound that it was opened with holds; and
+-- what transactions are that say nothing of it.
 select current_setting('transaction_isolation') as isolation,
        current_setting('lock_timeout') as lock_timeout,
+       current_setting('default_transaction_isolation') as usual,
        (select settings.source from pg_settings as settings
          where settings.name = 'default_transaction_isolation') as source
 

@@ -42,7 +42,8 @@ from duly.records import (
     run_id,
     without,
 )
-from duly.schedules import Schedule, load, never, tzdata_version
+from duly.schedules import Schedule, load, never
+from duly.zonedata import is_newer, newer
 
 __all__ = [
     "VERSION",
@@ -273,7 +274,7 @@ class Ledger:
         if missing:
             for row in await self.database.rows(connection, "records", "schedules", ids=missing):
                 self._schedules[row["id"]] = _attempt(load, row["definition"])
-                if row["transitions"] is not None and row["tzdata"] > tzdata_version():
+                if row["transitions"] is not None and is_newer(row["tzdata"]):
                     self._foreign.add(row["id"])
         missing = [key for key in policies if key not in self._policies]
         if missing:
@@ -524,17 +525,16 @@ class Ledger:
         rows = await self.database.rows(connection, "edits", "boundary_lock", job_ids=list(job_ids))
         return {row["job_id"]: row for row in rows}
 
-    async def boundary(self, connection: Connection, newer: Mapping[int, int]) -> None:
+    async def boundary(self, connection: Connection, revisions: Mapping[int, int]) -> None:
         """Say which revision of each job is the newest; a plan made before this loses its race."""
         moved = await self.database.rows(
-            connection, "edits", "boundary", job_ids=list(newer), revisions=list(newer.values())
+            connection, "edits", "boundary", job_ids=list(revisions), revisions=list(revisions.values())
         )
-        lost = newer.keys() - {row["job_id"] for row in moved}
-        if lost:
+        if lost := revisions.keys() - {row["job_id"] for row in moved}:
             raise Conflict(f"job {min(lost)} was edited by somebody else at the same time; read it again")
 
     async def settle_removed(self, connection: Connection, job_id: int, actor: Actor) -> None:
-        """Close a time line: what is owed up to now becomes spans ``removed``, and nobody looks again."""
+        """Close a time line: what is owed up to now becomes spans ``removed``; Conflict where it cannot be known."""
         due = await self.due_job(connection, job_id)
         if due is None:
             return
@@ -548,6 +548,8 @@ class Ledger:
         closed = [{**r, "until_at": r["until_at"] or now} for r in rules]
         chain = [replace(self._past_rule(r), removed=True) for r in closed]
         standing = replace(self._standing_of(row, chain), live=False)
+        if standing.foreign:
+            raise newer(f"job {job_id}")
         await self.record(connection, [decide(standing)], actor)
         await self.database.rows(connection, "edits", "close", job_id=job_id)
 

@@ -1,8 +1,9 @@
 """The one way to the database: pool, transactions, named statements, migrations.
 
 Only :meth:`Database.transaction` commits. It runs COMMIT to its end even when the waiting task is cancelled,
-because an interrupted COMMIT has an unknown outcome. Statements live in ``.sql`` files beside the room that
-owns the tables and are named there; each is given the two parameters of the clock.
+because an interrupted COMMIT has an unknown outcome. It is READ COMMITTED, whatever the server's default is: under
+another one, what is read behind a lock would be older than the lock. Statements live in ``.sql`` files beside the
+room that owns the tables and are named there; each is given the two parameters of the clock.
 """
 
 from __future__ import annotations
@@ -50,6 +51,8 @@ OLDEST_SERVER = 150000
 QUICK = 3.0
 """Seconds within which a server that is well answers an empty question."""
 PAGE = 5_000
+SNAPSHOTS = ("repeatable read", "serializable")
+"""Isolations under which a transaction reads as of its first statement, also behind a lock."""
 _NAME = re.compile(r"^-- name: (\w+)$")
 # An address may hold a password that should have been escaped: what stands before the last @ of a word is hidden.
 _PASSWORD = re.compile(r"(://[^:/@\s]*):\S*@|(password\s*=\s*)('(?:[^'\\]|\\.)*'|\S+)", re.IGNORECASE)
@@ -416,9 +419,19 @@ def utc(connection: psycopg.BaseConnection[Any]) -> None:
             connection.adapters.register_loader("timestamptz", loader)
 
 
-async def in_utc(connection: psycopg.AsyncConnection[Any]) -> None:
-    """:func:`utc` as a pool calls it."""
+async def for_tasks(connection: psycopg.AsyncConnection[Any]) -> None:
+    """Prepare a connection that tasks share: :func:`utc`, and READ COMMITTED whatever the database's default is.
+
+    The driver says it with each transaction that it begins, so nothing is left in the session.
+    """
     utc(connection)
+    await connection.set_isolation_level(psycopg.IsolationLevel.READ_COMMITTED)
+
+
+def for_plain_tasks(connection: psycopg.Connection[Any]) -> None:
+    """The same for the connections of plain functions."""
+    utc(connection)
+    connection.set_isolation_level(psycopg.IsolationLevel.READ_COMMITTED)
 
 
 @contextmanager

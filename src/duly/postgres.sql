@@ -2,21 +2,23 @@
 --
 -- Every writing transaction is opened without partition pruning: PostgreSQL 18 was seen to crash in a statement that
 -- looks up partitions by a joined key after it had waited for a row which somebody changed meanwhile
--- (docs/decisions/pruning.md has the case, and what it costs).
+-- (docs/decisions/pruning.md has the case, and what it costs). Each one says its isolation too: the server, the
+-- database or the role may have another default, under which what is read behind a lock is older than the lock.
 
 -- name: begin
 -- Opens a deciding transaction with its bounds; they end with it, so nothing is left in the session.
-begin; set local statement_timeout = '3s'; set local lock_timeout = '1s'; set local enable_partition_pruning = off;
-set local idle_in_transaction_session_timeout = '2s'
+begin isolation level read committed; set local statement_timeout = '3s'; set local lock_timeout = '1s';
+set local enable_partition_pruning = off; set local idle_in_transaction_session_timeout = '2s'
 
 -- name: begin_beat
 -- Opens a sign of life: a heartbeat that hangs is no heartbeat.
-begin; set local statement_timeout = '5s'; set local idle_in_transaction_session_timeout = '5s'
+begin isolation level read committed; set local statement_timeout = '5s';
+set local idle_in_transaction_session_timeout = '5s'
 
 -- name: begin_claim
 -- Opens a claim: ready runs come in the order of their index. Statistics taken while nothing was ready make it look
 -- free to sort all that are. The locks of a process that freezes in it end with its time.
-begin; set local enable_sort = off; set local enable_partition_pruning = off;
+begin isolation level read committed; set local enable_sort = off; set local enable_partition_pruning = off;
 set local idle_in_transaction_session_timeout = '5s'
 
 -- name: begin_finish
@@ -24,17 +26,22 @@ set local idle_in_transaction_session_timeout = '5s'
 -- was running make it look free to read what is left of all that ever ran. A process that freezes in it would hold
 -- what it ended against the reaper, for as long as it stands still: its time is bounded. A job whose cursor a program
 -- holds in a transaction of its own does not keep the others waiting.
-begin; set local enable_seqscan = off; set local enable_bitmapscan = off; set local enable_partition_pruning = off;
+begin isolation level read committed; set local enable_seqscan = off; set local enable_bitmapscan = off;
+set local enable_partition_pruning = off;
 set local lock_timeout = '500ms'; set local idle_in_transaction_session_timeout = '5s'
 
 -- name: begin_long
 -- Opens a transaction that may read or write for longer: migrations, audits, large registrations.
-begin; set local lock_timeout = '10s'; set local enable_partition_pruning = off;
+begin isolation level read committed; set local lock_timeout = '10s'; set local enable_partition_pruning = off;
 set local idle_in_transaction_session_timeout = '120s'
 
 -- name: unpruned
 -- The same for the rest of a transaction that somebody else opened: a program's own, which was handed to a client.
 set local enable_partition_pruning = off
+
+-- name: isolation
+-- What a transaction that somebody else opened sees of what others commit meanwhile.
+select current_setting('transaction_isolation') as isolation
 
 -- name: begin_snapshot
 -- Opens a reading transaction in which every statement sees the same instant of the ledger.
@@ -42,13 +49,13 @@ begin isolation level repeatable read read only; set local idle_in_transaction_s
 
 -- name: begin_look
 -- Opens a look at the server or the ledger that holds up nobody and gives up soon.
-begin read only; set local statement_timeout = '5s'; set local lock_timeout = '500ms';
+begin isolation level read committed read only; set local statement_timeout = '5s'; set local lock_timeout = '500ms';
 set local idle_in_transaction_session_timeout = '5s'
 
 -- name: begin_probe
 -- Opens the trial of a lock, which is rolled back: whatever it waits for, it waits for a moment.
-begin; set local statement_timeout = '5s'; set local lock_timeout = '250ms'; set local enable_partition_pruning = off;
-set local idle_in_transaction_session_timeout = '5s'
+begin isolation level read committed; set local statement_timeout = '5s'; set local lock_timeout = '250ms';
+set local enable_partition_pruning = off; set local idle_in_transaction_session_timeout = '5s'
 
 -- name: server
 -- Which server is this, and what does its clock say?

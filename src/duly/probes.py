@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import psycopg
 
-from duly.postgres import Connection, Database
+from duly.postgres import SNAPSHOTS, Connection, Database
 
 State = Literal["ok", "warn", "fail"]
 
@@ -170,7 +170,7 @@ async def compare_and_set(database: Database) -> Check:
         check="compare and set",
         state="fail",
         words=words,
-        hint=f"the role's transactions must be {ISOLATED}; else {ENGINE}",
+        hint=ENGINE,
         seen=seen,
     )
 
@@ -187,7 +187,10 @@ async def _has_ended(database: Database, connection: Connection, xid: str) -> bo
 
 
 async def isolation(database: Database) -> Check:
-    """A transaction opened as a scheduler opens it is READ COMMITTED, and keeps the bounds it was opened with."""
+    """A transaction opened as a scheduler opens it is READ COMMITTED, and keeps the bounds it was opened with.
+
+    Another default concerns what duly does not open: a caller's own transaction, and statements of their own.
+    """
     async with undone(database, "begin") as connection:
         row = await database.row(connection, "doctor", "bounds")
     assert row is not None
@@ -196,9 +199,8 @@ async def isolation(database: Database) -> Check:
         return Check(
             check="isolation",
             state="fail",
-            words=f"transactions are {row['isolation']} (default_transaction_isolation, set by: {row['source']}): "
-            "a decision that waited would fail",
-            hint="reset it where it was set: alter role … reset, or alter database … reset",
+            words=f"transactions are {row['isolation']}, though they were opened otherwise",
+            hint=ENGINE,
             seen=seen,
         )
     if row["lock_timeout"] != "1s":
@@ -207,6 +209,15 @@ async def isolation(database: Database) -> Check:
             state="fail",
             words="what is set at the beginning of a transaction does not hold in it",
             hint="let the pooler in front work in transaction mode, not statement mode",
+            seen=seen,
+        )
+    if row["usual"] in SNAPSHOTS:
+        return Check(
+            check="isolation",
+            state="warn",
+            words=f"duly's transactions are {ISOLATED}, others {row['usual']} (default_transaction_isolation, set by: "
+            f"{row['source']}): a caller's own is refused, and leaders who take a lease at once may have to try again",
+            hint="begin a caller's own as read committed, or reset the default: alter role … reset, or alter database",
             seen=seen,
         )
     words = f"transactions are {ISOLATED}, and their bounds hold until they end"

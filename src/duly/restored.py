@@ -13,6 +13,7 @@ from duly.errors import Conflict
 from duly.ledger import Actor, Ledger
 from duly.planner import Plan, PlannedSpan, Rule, Standing
 from duly.postgres import Connection
+from duly.zonedata import newer
 
 _MOST = 10_000
 _EDIT = "edit the job, or delete the stray rows of duly.runs or duly.spans, and release it then"
@@ -30,10 +31,7 @@ async def lost(ledger: Ledger, connection: Connection, job: str, job_id: int, un
         raise Conflict(f"job {job!r} cannot be read: {broken[0][1]}", hint=_EDIT)
     [standing] = standings
     if standing.foreign:
-        raise Conflict(
-            f"the instants of job {job!r} were made with newer zone data than this process has",
-            hint="release it with a duly whose zone data is as new",
-        )
+        raise newer(f"job {job!r}")
     until = min(until, standing.now)
     rows = await ledger.database.rows(
         connection, "records", "tiles_beyond", job_id=job_id, after=standing.cursor_at, limit=_MOST

@@ -33,10 +33,10 @@ from duly.postgres import (
     cut,
     cut_after,
     driven,
-    in_utc,
+    for_plain_tasks,
+    for_tasks,
     statements,
     to_its_end,
-    utc,
 )
 from duly.records import Claimed, Ended, Finished, arm_arrays, armed, ended_arrays, finished_of
 
@@ -78,7 +78,7 @@ class Tills:
                 self.database.url,
                 open=False,
                 kwargs=self._arguments,
-                configure=in_utc,
+                configure=for_tasks,
                 **self._bounds,
             )
             await pool.open()
@@ -101,7 +101,7 @@ class Tills:
                     self.database.url,
                     open=True,
                     kwargs=self._arguments,
-                    configure=utc,
+                    configure=for_plain_tasks,
                     **self._bounds,
                 )
             return self._blocking

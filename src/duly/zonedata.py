@@ -11,7 +11,8 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from duly.errors import UnknownZone
+from duly.errors import Conflict, UnknownZone
+from duly.schedules import tzdata_version
 from duly.schedules.zones import zone
 
 KEPT = timedelta(days=3 * 366)
@@ -47,6 +48,19 @@ def unchanged(known: Mapping[str, Any], at: datetime) -> bool:
     if start < known["from"] or end > known["until"]:
         return False
     return all(_same(name, said, start, end) for name, said in known["zones"].items())
+
+
+def is_newer(version: str) -> bool:
+    """Was a schedule made with newer zone data than this process has, so that it may know wrong instants of it?"""
+    return version > tzdata_version()
+
+
+def newer(what: str) -> Conflict:
+    """Why this process says nothing of ``what``, to be raised before anything is written."""
+    return Conflict(
+        f"the instants of {what} were made with newer zone data than this process has ({tzdata_version()})",
+        hint="do it with a duly whose zone data is as new",
+    )
 
 
 def _same(name: str, said: Mapping[str, Any], start: int, end: int) -> bool:

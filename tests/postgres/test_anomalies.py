@@ -9,13 +9,19 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
+import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
 
+from duly import signals
+from duly.client import Client
 from duly.clock import Clock
-from duly.ledger import Actor, Ledger
+from duly.errors import DatabaseError
+from duly.ledger import Actor, Ended, Ledger
 from duly.planner import decide
-from duly.postgres import Connection, Database
+from duly.postgres import Connection, Database, statements
 from duly.scheduler import FOREVER
+from duly.transactions import Tills
 from tests.conftest import wait_until_async
 from tests.postgres.workshop import Workshop
 
@@ -269,3 +275,64 @@ async def test_of_two_plans_in_one_statement_only_the_winner_writes(shop: Worksh
         recorded = await shop.ledger.record(connection, plans, Actor(process=uuid4()))
     assert [plan.standing.job_id for plan in recorded.plans] == [winner]
     assert {row["job_id"] for row in await shop.execute("select job_id from duly.runs")} == {winner}
+
+
+# ---------------------------------------------------------------- another isolation by default
+
+
+@pytest.fixture
+def elsewhere(url: str) -> str:
+    """The same database for a role whose transactions see what was there when they began."""
+    return make_conninfo(url, options=r"-c default_transaction_isolation=repeatable\ read")
+
+
+async def test_a_signal_is_heard_whatever_isolation_is_the_default(shop: Workshop, elsewhere: str) -> None:
+    """It is sent between the first and the last statement of a completion, which has to see it."""
+    worker = await shop.enter()
+    async with Database(elsewhere, clock=Clock(), pool_size=2) as database:
+        ledger = Ledger(database)
+        async with database.transaction("begin_claim") as connection:
+            [one] = await ledger.claim(connection, worker, queues=["default"], tasks=["task"], limit=1)
+        ended = Ended(key=one.key, attempt=1, worker=worker, outcome="asleep", waits_for="signal:go")
+        async with database.transaction("begin_finish") as connection:
+            await ledger.output(connection, ended, "printed", "", 7)
+            await signals.send(database, one.id, "go", sender="test")
+            [finished] = await ledger.finish(connection, [ended])
+    assert (finished.state, finished.waits_for) == ("queued", None)
+
+
+async def test_each_transaction_is_opened_with_its_isolation(database: Database, elsewhere: str) -> None:
+    """Those of our own by each of their openings, those of tasks by the driver."""
+    asked = "show transaction_isolation"
+    found: dict[str, Any] = {}
+    async with Database(elsewhere, clock=Clock(), pool_size=1) as ours:
+        for opening in [name for name in statements("postgres") if name.startswith("begin")]:
+            async with ours.transaction(opening) as connection:
+                [row] = await execute(connection, asked)
+                found[opening] = row["transaction_isolation"]
+        tills = Tills(ours, size=1)
+        try:
+            async with (await tills.waiting()).connection() as waiting, waiting.transaction():
+                [found["async def"]] = await (await waiting.execute(asked)).fetchall()
+            with tills.blocking().connection() as blocking, blocking.transaction():
+                [found["def"]] = blocking.execute(asked).fetchall()
+        finally:
+            await tills.close()
+    assert found.pop("begin_snapshot") == "repeatable read"
+    assert len(found) >= 8
+    assert {value if isinstance(value, str) else value[0] for value in found.values()} == {"read committed"}
+
+
+async def test_a_callers_transaction_that_sees_only_its_beginning_may_look_and_not_write(
+    shop: Workshop, url: str, elsewhere: str
+) -> None:
+    client = Client()
+    async with await psycopg.AsyncConnection.connect(elsewhere) as connection:
+        jobs = client.using(connection).jobs
+        with pytest.raises(DatabaseError, match="repeatable read") as refused:
+            await jobs.trigger("task", key="k")
+        assert "read committed" in str(refused.value.hint)
+        assert (await jobs.get("task")).name == "task"
+        await connection.rollback()
+        await connection.set_isolation_level(psycopg.IsolationLevel.READ_COMMITTED)
+        assert (await jobs.trigger("task", key="k")).created

@@ -18,9 +18,7 @@ NAMES = [f"job-{number}" for number in range(3)]
 OPENINGS = sorted(
     name
     for name, text in statements("postgres").items()
-    if re.fullmatch(r"begin(_\w+)?", name)
-    and "begin read only" not in text
-    and name not in ("begin_snapshot", "begin_beat")
+    if re.fullmatch(r"begin(_\w+)?", name) and "read only;" not in text and name != "begin_beat"
 )
 
 

@@ -12,8 +12,10 @@ import pytest
 from psycopg.types.json import Jsonb
 
 from duly.audit import audit
+from duly.backfills import Asked, Backfills
 from duly.catalog import Catalog
 from duly.clock import VirtualClock
+from duly.errors import Conflict
 from duly.jobs import make_job
 from duly.ledger import BEGINNING, Actor, Ledger
 from duly.planner import decide
@@ -148,3 +150,20 @@ async def test_a_process_with_older_zone_data_does_not_decide(stage: Stage) -> N
     await stage.execute("update duly.schedules set tzdata = %s", tzdata_version())
     stage.clock.set(START + timedelta(days=1, seconds=1))
     assert await stage.decide() == [None]
+
+
+async def test_a_process_with_older_zone_data_neither_removes_nor_runs_what_is_past(stage: Stage) -> None:
+    """It cannot count what is owed: a removal would leave out its span, a backfill would run wrong instants."""
+    catalog = Catalog(stage.database)
+    await stage.execute("update duly.schedules set tzdata = '9999z'")
+    stage.clock.set(START + timedelta(days=3))
+    asked = Asked(job="sales", from_at=START, to_at=START + timedelta(days=3))
+    with pytest.raises(Conflict, match="newer zone data"):
+        await catalog.remove("sales", author="test")
+    with pytest.raises(Conflict, match="newer zone data"):
+        await Backfills(stage.database).preview(asked)
+    state = "select state, (select count(*) from duly.tiles) as n from duly.jobs"
+    assert await stage.execute(state) == [{"state": "active", "n": 0}]
+    await stage.execute("update duly.schedules set tzdata = %s", tzdata_version())
+    await Catalog(stage.database).remove("sales", author="test")
+    assert await stage.execute("select cause, count from duly.spans") == [{"cause": "removed", "count": 3}]
