@@ -55,6 +55,10 @@ class Clock:
         """Seconds that only grow, for measuring and for trust windows."""
         return time.monotonic()
 
+    def worked(self) -> float:
+        """Seconds of processor time that this thread has used: what a busy machine does not lengthen."""
+        return time.thread_time()
+
     async def sleep(self, seconds: float) -> None:
         """Sleep, in pieces that any sleep primitive can hold."""
         import asyncio  # late: text and parse are used where nothing sleeps, and this import is 50 ms

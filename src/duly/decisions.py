@@ -15,6 +15,7 @@ import psycopg
 
 from duly import crash
 from duly.catalog import Catalog
+from duly.clock import Clock
 from duly.completions import facts_of, words_of
 from duly.ledger import Actor, Claimed, Due, Hands, Ledger, Recorded, run_id
 from duly.mechanisms import Durable, Mechanism
@@ -28,6 +29,13 @@ from duly.trouble import of_one
 
 LANE = timedelta(seconds=2)
 """What has been due for longer has fallen behind: it is decided after what is punctual."""
+
+PLANNING = 0.5
+"""After so many seconds of planning what is left of a batch waits for the next turn: the server ends a transaction that
+says nothing for two seconds."""
+
+LONGEST = 1.0
+"""Seconds of processor time in which one job has to be planned; it usually takes a thousandth of that."""
 
 FOREVER = datetime(9999, 1, 1, tzinfo=UTC)
 
@@ -63,6 +71,18 @@ class Outcome:
         """Give reserved room back: nothing is known to have been handed over."""
         if worker and self.hands:
             worker.take(self.hands, ())
+
+
+class TooSlow(Exception):
+    """The planning of one job has used up the time of the transaction that it was planned in."""
+
+    def __init__(self, standing: Standing, seconds: float) -> None:
+        super().__init__(
+            f"planning it took {seconds:.1f} s of processor time, and a decision has {LONGEST:g} s; edit the job:"
+            " make its exclude take less away, or bound its schedule"
+        )
+        self.job_id = standing.job_id
+        self.ended = _ended(standing)
 
 
 class Decider:
@@ -113,6 +133,13 @@ class Decider:
             async with self._database.transaction() as connection:
                 due = await mechanism.due(connection, after=after, until=until, limit=limit)
                 await self._settle(connection, due, outcome, mechanism)
+        except TooSlow as error:
+            # The others keep their turn: they are decided in the next one, without it.
+            outcome.undo(self._worker)
+            if error.ended:  # revisions that an edit has ended may be to blame
+                return await self._decide_apart([error.job_id], mechanism, newest=True)
+            self._tell(await self._park_alone(error.job_id, error))
+            return 1
         except BaseException as error:
             outcome.undo(self._worker)
             if not due or not of_one(error):
@@ -123,14 +150,25 @@ class Decider:
         return len(due)
 
     async def _settle(
-        self, connection: Connection, due: Sequence[Due], outcome: Outcome, mechanism: Mechanism
+        self,
+        connection: Connection,
+        due: Sequence[Due],
+        outcome: Outcome,
+        mechanism: Mechanism,
+        *,
+        newest: bool = False,
     ) -> None:
-        """Plan and write; ``outcome`` collects what is told and handed over once it is committed."""
+        """Plan and write; ``outcome`` collects what is told and handed over once it is committed.
+
+        With ``newest`` only the newest revision is evaluated, and what is owed of those before it is ``poisoned``.
+        """
         if not due:
             return
         crash.point("decide.claimed")
         standings, broken = await self._ledger.standings(connection, due)
-        plans, unplannable = _plan(standings, self._settings.batch, mechanism.name)
+        if newest:
+            standings = [_spoil(one, _ended(one)) for one in standings]
+        plans, unplannable = _plan(standings, self._settings.batch, mechanism.name, self._database.clock)
         crash.point("decide.planned")
         outcome.hands = self._worker.offer() if self._worker else None
         actor = mechanism.signed(self._standpoint.actor)
@@ -154,23 +192,34 @@ class Decider:
             outcome.names = await self._catalog.names(connection, remarkable)
         crash.point("decide.recorded")
 
-    async def _decide_apart(self, job_ids: Sequence[int], mechanism: Mechanism) -> int:
+    async def _decide_apart(
+        self, job_ids: Sequence[int], mechanism: Mechanism, *, newest: bool = False
+    ) -> int:
         """Decide job by job; the one whose history contradicts its cursor is held for a person."""
         for job_id in job_ids:
             outcome = Outcome()
             try:
                 async with self._database.transaction() as connection:
                     due = await mechanism.due_job(connection, job_id)
-                    await self._settle(connection, [due] if due else [], outcome, mechanism)
+                    await self._settle(connection, [due] if due else [], outcome, mechanism, newest=newest)
             except BaseException as error:
                 outcome.undo(self._worker)
-                if not of_one(error):
+                if not isinstance(error, TooSlow) and not of_one(error):
                     raise
-                outcome = Outcome()
-                async with self._database.transaction() as connection:
-                    await self._park(connection, job_id, "held", _spoiled(error), outcome)
+                outcome = await self._park_alone(job_id, error)
             self._tell(outcome)
         return len(job_ids)
+
+    async def _park_alone(self, job_id: int, error: BaseException) -> Outcome:
+        """Set a job aside in a transaction of its own, as that in which it was decided has come to nothing."""
+        outcome = Outcome()
+        async with self._database.transaction() as connection:
+            if isinstance(error, TooSlow):
+                log.warning("job %s cannot be planned in time: %s", job_id, error)
+                await self._park(connection, job_id, "poisoned", error, outcome)
+            else:
+                await self._park(connection, job_id, "held", _spoiled(error), outcome)
+        return outcome
 
     async def _park(
         self, connection: Connection, job_id: int, state: str, error: Exception, outcome: Outcome
@@ -261,21 +310,30 @@ def _lag(recorded: Recorded) -> float | None:
 
 
 def _plan(
-    standings: Sequence[Standing], budget: int, mechanism: str
+    standings: Sequence[Standing], budget: int, mechanism: str, clock: Clock
 ) -> tuple[list[Plan], list[tuple[int, Exception]]]:
-    """A plan for each standing; a schedule that raises concerns its own job and no other."""
+    """A plan for each standing that there is time for; a schedule that raises concerns its own job and no other.
+
+    Raises TooSlow where the planning of one job alone takes longer than the transaction may.
+    """
     plans: list[Plan] = []
     broken: list[tuple[int, Exception]] = []
-    for standing in standings:
+    begun = clock.monotonic()
+    for place, standing in enumerate(standings):
+        late = place > 0 and clock.monotonic() - begun > PLANNING
+        if late and mechanism != Durable.name:
+            break
+        worked = clock.worked()
+        # A durable job's timer is consumed already: where there is no time left, it is given another.
+        put_off = late or _stray(standing, mechanism)
         try:
-            stray = _stray(standing, mechanism)
-            plan = leave(standing) if stray else _decide_around(standing, budget)
+            plans.append(leave(standing) if put_off else _decide_around(standing, budget))
+            budget = max(budget - len(plans[-1].runs), 1)
         except Exception as error:
             broken.append((standing.job_id, error))
             log.warning("job %s cannot be planned", standing.job_id, exc_info=error)
-            continue
-        budget = max(budget - len(plan.runs), 1)
-        plans.append(plan)
+        if clock.worked() - worked > LONGEST:
+            raise TooSlow(standing, clock.worked() - worked)
     return plans, broken
 
 
@@ -292,5 +350,15 @@ def _decide_around(standing: Standing, budget: int) -> Plan:
     except Exception:
         if len(standing.rules) == 1:
             raise
-        spoiled = replace(standing.rules[0], schedule=never(), poisoned=True)
-        return decide(replace(standing, rules=[spoiled, *standing.rules[1:]]), budget=budget)
+        return decide(_spoil(standing, 1), budget=budget)
+
+
+def _ended(standing: Standing) -> int:
+    """How many of its rules belong to revisions that an edit has ended."""
+    return sum(rule.revision != standing.rules[-1].revision for rule in standing.rules)
+
+
+def _spoil(standing: Standing, count: int) -> Standing:
+    """The standing with the first ``count`` of its rules as those that cannot be evaluated."""
+    spoiled = [replace(rule, schedule=never(), poisoned=True) for rule in standing.rules[:count]]
+    return replace(standing, rules=[*spoiled, *standing.rules[count:]])

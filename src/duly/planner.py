@@ -19,6 +19,7 @@ PAUSE_FOR_ZONES = timedelta(milliseconds=500)
 _TICK = timedelta(microseconds=1)
 ALTERNATIONS = 500
 SHOWN_WITHIN = timedelta(seconds=60)
+LOOKED_AHEAD = timedelta(days=366)
 
 
 def decide(standing: Standing, *, budget: int = 1000) -> Plan:
@@ -124,8 +125,7 @@ def _answer(plan: Plan, rule: Rule, horizon: datetime, budget: int) -> None:
         if rule.until_at is not None and rule.until_at <= plan.standing.now:
             _tile(plan, rule, rule.until_at, "paused", to_the_end=True)
         return
-    due = rule.next(plan.cursor_at)
-    if due is None or due > horizon:
+    if rule.within(plan.cursor_at, horizon) is None:
         return
     if rule.paused and _still_paused(plan, rule):
         plan.waits_for = "paused"
@@ -184,12 +184,20 @@ def _asking_at(plan: Plan) -> datetime | None:
     lo = max(plan.cursor_at, since or plan.cursor_at)
     for rule in standing.rules[standing.rules.index(plan.rule) :]:
         if rule.policy.overlap == "cancel" and not (rule.paused or rule.removed or rule.poisoned):
-            at = rule.next(lo)
+            at = _asked_next(rule, lo, standing.now)
             if at is not None and (rule.until_at is None or at <= rule.until_at):
                 return at
         if rule.until_at is not None:
             lo = max(lo, rule.until_at)
     return None
+
+
+def _asked_next(rule: Rule, lo: datetime, now: datetime) -> datetime | None:
+    """The first instant after ``lo`` that is not excluded, or where there is none for a year, when to look again."""
+    if rule.exclude is None:
+        return rule.next(lo)
+    again = max(lo, now) + LOOKED_AHEAD
+    return rule.within(lo, again) or (again if rule.schedule.next(again) else None)
 
 
 def _full_part(plan: Plan, rule: Rule, horizon: datetime, budget: int) -> None:
@@ -200,9 +208,9 @@ def _full_part(plan: Plan, rule: Rule, horizon: datetime, budget: int) -> None:
     if plan.full:
         plan.seen_at = plan.standing.now
     seen_at = plan.standing.now if plan.full else plan.standing.seen_at
-    first = rule.next(plan.cursor_at)
     until = min(seen_at, horizon) if seen_at else plan.cursor_at
-    if first is None or first > until:
+    first = rule.within(plan.cursor_at, until)
+    if first is None:
         return
     if rule.answer == "none":
         _span(plan, rule, until, "overlap")
@@ -210,7 +218,7 @@ def _full_part(plan: Plan, rule: Rule, horizon: datetime, budget: int) -> None:
         _each(plan, rule, first, until, budget)
     else:
         newest = rule.last(first, until)
-        punctual = _verdict(plan, rule, newest, rule.next(newest)) == "on_time"
+        punctual = _verdict(plan, rule, newest, rule.within(newest, plan.standing.now)) == "on_time"
         plan.waits_for = _hindrance(plan, rule, punctual, budget, _free(plan, rule))
         if plan.waits_for is None:
             _newest(plan, rule, until)
@@ -222,9 +230,10 @@ def _held_up_part(plan: Plan, rule: Rule, horizon: datetime, budget: int) -> Non
     This job lets runs go on side by side, but what was owed before the edit had to wait, and is decided first.
     """
     seen_at = plan.standing.seen_at
-    first = rule.next(plan.cursor_at)
-    if seen_at is not None and first is not None and first <= min(seen_at, horizon):
-        _each(plan, rule, first, min(seen_at, horizon), budget)
+    until = min(seen_at, horizon) if seen_at else plan.cursor_at
+    first = rule.within(plan.cursor_at, until)
+    if first is not None:
+        _each(plan, rule, first, until, budget)
 
 
 def _busy_part(plan: Plan, rule: Rule, horizon: datetime, budget: int) -> None:
@@ -236,8 +245,8 @@ def _busy_part(plan: Plan, rule: Rule, horizon: datetime, budget: int) -> None:
     if rule.policy.overlap == "skip":
         _span(plan, rule, until, "overlap")
         return
-    first = rule.next(plan.cursor_at)
-    if first is None or first > until:
+    first = rule.within(plan.cursor_at, until)
+    if first is None:
         return
     if budget <= 0:
         plan.waits_for = "more"
@@ -249,8 +258,8 @@ def _busy_part(plan: Plan, rule: Rule, horizon: datetime, budget: int) -> None:
 
 def _catch_up(plan: Plan, rule: Rule, horizon: datetime, budget: int) -> None:
     """Answer by ``catchup`` what fell due while nobody decided; an on-time occurrence is the usual case."""
-    first = rule.next(plan.cursor_at)
-    if first is None or first > horizon:
+    first = rule.within(plan.cursor_at, horizon)
+    if first is None:
         return
     answer = rule.answer
     if answer == "all":
@@ -261,7 +270,7 @@ def _catch_up(plan: Plan, rule: Rule, horizon: datetime, budget: int) -> None:
     if answer == "none" and late:
         _span(plan, rule, horizon, "missed")
         return
-    punctual = _verdict(plan, rule, newest, rule.next(newest)) == "on_time"
+    punctual = _verdict(plan, rule, newest, rule.within(newest, plan.standing.now)) == "on_time"
     plan.waits_for = _hindrance(plan, rule, punctual, budget, _free(plan, rule))
     if plan.waits_for is None:
         _newest(plan, rule, horizon, cause="missed" if answer == "none" else "coalesced")
@@ -289,7 +298,7 @@ def _each(plan: Plan, rule: Rule, first: datetime, horizon: datetime, budget: in
     free = _free(plan, rule)
     instant: datetime | None = first
     while instant is not None and instant <= horizon:
-        following = rule.next(instant)
+        following = rule.within(instant, plan.standing.now)
         punctual = _verdict(plan, rule, instant, following) == "on_time"
         plan.waits_for = _hindrance(plan, rule, punctual, budget, free)
         if plan.waits_for is not None:
@@ -305,7 +314,7 @@ def _newest(plan: Plan, rule: Rule, until: datetime, cause: str = "coalesced") -
 
     Under ``coalesced`` the run knows what it stands for; ``missed`` ones it does not stand for.
     """
-    first = rule.next(plan.cursor_at)
+    first = rule.within(plan.cursor_at, until)
     assert first is not None
     newest = rule.last(first, until)
     others = 0
@@ -331,7 +340,9 @@ def _run(
         PlannedRun(
             scheduled_at=scheduled_at,
             lo=plan.cursor_at,
-            verdict=_verdict(plan, rule, scheduled_at, following or rule.next(scheduled_at)),
+            verdict=_verdict(
+                plan, rule, scheduled_at, following or rule.within(scheduled_at, plan.standing.now)
+            ),
             rule=rule,
             count=count,
             first=first or scheduled_at,
@@ -363,10 +374,9 @@ def _owes(plan: Plan, lo: datetime, hi: datetime) -> bool:
         until = min(hi, rule.until_at) if rule.until_at else hi
         if until <= lo:
             continue
-        if not (rule.removed or (rule.paused and rule.answer == "none")):
-            following = rule.next(lo)
-            if following is not None and following <= until:
-                return True
+        asked = not (rule.removed or (rule.paused and rule.answer == "none"))
+        if asked and rule.within(lo, until) is not None:
+            return True
         lo = until
     return False
 
@@ -389,7 +399,7 @@ def _span(plan: Plan, rule: Rule, until: datetime, cause: str, *, into_at: datet
         return _tile(plan, rule, until, cause, into_at=into_at)
     answered, most = 0, len(plan.spans) + ALTERNATIONS
     while (nominal := rule.schedule.next(plan.cursor_at)) is not None and nominal <= until:
-        kept = rule.next(plan.cursor_at)
+        kept = rule.within(plan.cursor_at, until)
         if len(plan.spans) >= most:
             answered += _tile(plan, rule, until, cause, into_at=into_at)
         elif kept is None or kept > nominal:
@@ -407,8 +417,7 @@ def _excluded_part(plan: Plan, rule: Rule, until: datetime) -> None:
         return
     if rule.paused and rule.answer == "none":
         return
-    kept = rule.next(plan.cursor_at)
-    if kept is None or kept > until:
+    if rule.within(plan.cursor_at, until) is None:
         _tile(plan, rule, until, "excluded")
 
 
@@ -446,8 +455,7 @@ def _close(plan: Plan, rule: Rule, until: datetime) -> None:
 
 
 def _still_owed(plan: Plan, rule: Rule, horizon: datetime, reason: Reason) -> None:
-    following = rule.next(plan.cursor_at)
-    if following is not None and following <= horizon:
+    if rule.within(plan.cursor_at, horizon) is not None:
         plan.waits_for = reason
 
 
@@ -495,15 +503,18 @@ def _due(plan: Plan, rule: Rule) -> datetime | None:
 
     Excluded instants get their verdict together with the next kept one, but are not left without for long.
     """
-    kept = rule.next(plan.cursor_at)
-    nominal = rule.schedule.next(plan.cursor_at) if rule.excludes else None
-    if nominal is None or (kept is not None and kept <= nominal + SHOWN_WITHIN):
-        return _spread(plan.standing, rule, kept)
-    return nominal + SHOWN_WITHIN
+    if not rule.excludes:
+        return _spread(plan.standing, rule, rule.next(plan.cursor_at))
+    nominal = rule.schedule.next(plan.cursor_at)
+    if nominal is None:
+        return None
+    kept = rule.within(plan.cursor_at, nominal + SHOWN_WITHIN)
+    return nominal + SHOWN_WITHIN if kept is None else _spread(plan.standing, rule, kept)
 
 
 def _spread(standing: Standing, rule: Rule, at: datetime | None) -> datetime | None:
     """When what falls due at ``at`` is decided: with a jitter somewhat later, and before the one after it is due."""
     if at is None or not rule.policy.jitter:
         return at
-    return at + rule.policy.delay(standing.job_id, at, rule.next(at))
+    following = rule.within(at, at + timedelta(seconds=rule.policy.jitter))
+    return at + rule.policy.delay(standing.job_id, at, following)

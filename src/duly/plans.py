@@ -80,8 +80,9 @@ class Rule:
             if nominal == out:
                 return out
             out = exclude.next(nominal - _TICK)
-        found = Intersection((self.schedule, exclude)).next(out - _TICK) if out is not None else None
-        return found if found is not None and found <= until else None
+        if out is None:
+            return None
+        return next(Intersection((self.schedule, exclude)).between(out - _TICK, until), None)
 
     @property
     def excludes(self) -> bool:
@@ -98,13 +99,31 @@ class Rule:
         try:
             return self._known[after]
         except KeyError:
-            if len(self._known) >= _REMEMBERED:
-                self._known.clear()
             found = self.kept.next(after)
             while found is not None and found in self.skips:
                 found = self.kept.next(found)
-            self._known[after] = found
+            self._remember(after, found)
             return found
+
+    def within(self, after: datetime, until: datetime) -> datetime | None:
+        """The first instant in ``(after, until]`` that is not excluded; what comes after ``until`` is not searched.
+
+        An exclude may take everything away from some day on, and a search without a bound costs a second there.
+        """
+        if until <= after:
+            return None
+        if self.exclude is None or after in self._known:
+            found = self.next(after)
+            return found if found is not None and found <= until else None
+        found = next((at for at in self.kept.between(after, until) if at not in self.skips), None)
+        if found is not None:
+            self._remember(after, found)
+        return found
+
+    def _remember(self, after: datetime, found: datetime | None) -> None:
+        if len(self._known) >= _REMEMBERED:
+            self._known.clear()
+        self._known[after] = found
 
     def previous(self, before: datetime) -> datetime | None:
         """The last instant strictly before ``before`` that is not excluded."""
@@ -115,8 +134,7 @@ class Rule:
 
     def last(self, first: datetime, until: datetime) -> datetime:
         """The newest instant up to ``until`` that is not excluded, given the first one."""
-        following = self.next(first)
-        if following is None or following > until:
+        if self.within(first, until) is None:
             return first
         last = self.previous(until + _TICK)
         assert last is not None

@@ -8,6 +8,7 @@ from tests.mutants.mutant import Mutant
 from tests.mutants.mutant import mutant as _m
 
 BREAKS = "tests/postgres/test_breaks.py"
+TIME = "tests/promises/test_time_to_plan.py"
 SWEEP = "tests/postgres/test_sweep.py"
 OURS = f"{BREAKS}::test_a_fault_of_our_own_ends_the_worker_and_is_no_lost_database"
 UNRECORDED = f"{BREAKS}::test_a_run_that_no_end_can_be_recorded_of_is_not_begun_again"
@@ -93,5 +94,17 @@ OF_FAULTS: Sequence[Mutant] = (
             "     order by cursors.job_id\n     limit %(portion)s::integer\n",
             "     order by cursors.job_id\n     limit 100 * %(portion)s::integer\n",
         ),
+    ),
+    _m(
+        "a job may take all the time that there is to plan",
+        "decisions.py",
+        f"{TIME}::test_a_job_whose_planning_takes_too_long_stops_no_other",
+        ("        if clock.worked() - worked > LONGEST:\n", "        if False:\n"),
+    ),
+    _m(
+        "what there is no time for loses its timer",
+        "decisions.py",
+        f"{TIME}::test_what_there_is_no_time_for_is_decided_in_the_next_turn[durable]",
+        ("        if late and mechanism != Durable.name:\n", "        if late:\n"),
     ),
 )

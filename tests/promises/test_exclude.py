@@ -6,7 +6,7 @@ import pytest
 
 from duly import DefinitionError, Duly, cron, every
 from duly.clock import parse
-from duly.schedules import Schedule, union
+from duly.schedules import Schedule, bounded, union
 from tests.promises.stage import Open, remember, rows, told
 
 
@@ -123,3 +123,26 @@ async def test_a_person_takes_an_occurrence_out_of_any_job(
         await t.advance(by="4m")
         wanted = ["12:01:00 run", "12:03:00 excluded 2", "12:04:00 run"]
         assert await told(t, "j") == wanted
+
+
+SPRING = parse("2027-03-01T00:00:00Z")
+
+
+async def test_who_is_closed_for_good_is_told_so_each_minute(laboratory: Open) -> None:
+    """From a day on everything is taken away: nobody searches a century for what is left, with each decision."""
+    app = Duly()
+    closed = bounded(cron("* * * * * *", "Europe/Berlin"), start=SPRING)
+    remember(app, "j", every(seconds=30), catchup="none", exclude=closed, overlap="cancel")
+    async with laboratory(app, at="2027-02-28T23:58:50Z") as t:
+        await t.advance(by="2m")
+        await t.client.jobs.edit("j", grace=30)
+        begun = t.clock.worked()
+        await t.advance(by="3m")
+        assert t.clock.worked() - begun < 1
+        assert await told(t, "j") == [
+            "23:59:20 run",
+            "23:59:50 run",
+            "00:00:50 excluded 2",
+            "00:02:20 excluded 3",
+            "00:03:50 excluded 3",
+        ]
