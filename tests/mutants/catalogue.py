@@ -163,8 +163,8 @@ MUTANTS: Sequence[Mutant] = (
         "edits.sql",
         f"{PROMISES}/test_edits.py::test_a_daily_job_that_becomes_minutely_runs_within_the_minute",
         (
-            f"(select {CLOCK} from duly.policies\n",
-            "(select cursors.wake_at from duly.policies\n",
+            f"wake_at         = (select {CLOCK}\n                                from duly.policies\n",
+            "wake_at         = (select cursors.wake_at\n                                from duly.policies\n",
         ),
     ),
     _m(
