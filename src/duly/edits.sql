@@ -118,18 +118,26 @@ select revisions.job_id, %(scheduled_at)s::timestamptz, %(key)s::text, 'manual',
 returning runs.state
 
 -- name: take_place
--- A run off the time line takes the exclusive place, from now on; nothing is owed before if nothing was due. Of a job
--- that was set aside (held, poisoned) nothing is decided behind it either.
+-- A run off the time line takes the exclusive place, from now on; nothing is owed before if nothing was due. Where
+-- something was, a scheduler looks again under overlap skip once none of it can become a run any more (its grace is over):
+-- it has its verdict then, and what follows is known to have fallen due while the job was busy. Of a job that was set aside
+-- (held, poisoned) nothing is decided behind the run.
 with taken as (
     update duly.cursors
        set live_at      = %(scheduled_at)s::timestamptz,
            live_trigger = %(key)s::text,
            busy_at      = case when cursors.due_at is null or cursors.due_at > %(since)s::timestamptz
                                then cursors.cursor_at else %(since)s::timestamptz end,
-           wake_at      = (select cursors.due_at
+           wake_at      = (select case when policies.cancels then cursors.due_at
+                                       when policies.mechanism <> 'durable' and policies.definition ->> 'overlap' = 'skip'
+                                            and cursors.due_at <= %(since)s::timestamptz
+                                           then %(since)s::timestamptz
+                                                + (coalesce((policies.definition ->> 'grace')::double precision, 60)
+                                                   + coalesce((policies.definition ->> 'jitter')::double precision, 0))
+                                                * interval '1 second' end
                              from duly.policies
                              join duly.jobs on jobs.id = cursors.job_id and jobs.state not in ('held', 'poisoned')
-                            where policies.id = cursors.policy_id and policies.cancels)
+                            where policies.id = cursors.policy_id)
      where cursors.job_id = %(job_id)s::bigint
        and cursors.live_at is null
  returning cursors.job_id
@@ -347,17 +355,23 @@ promoted as (
        and runs.trigger_id = waiting.trigger_id
        and runs.state = 'asleep'
        and runs.waits_for = 'place'
- returning runs.job_id, runs.scheduled_at, runs.trigger_id
+ returning runs.job_id, runs.scheduled_at, runs.trigger_id, runs.available_at as now
 ),
 taken as (
     update duly.cursors
        set live_at      = promoted.scheduled_at,
            live_trigger = promoted.trigger_id,
-           busy_at      = duly.clock(%(at)s::timestamptz, %(shift)s::double precision),
-           wake_at      = (select cursors.due_at
+           busy_at      = promoted.now,
+           wake_at      = (select case when policies.cancels then cursors.due_at
+                                       when policies.mechanism <> 'durable' and policies.definition ->> 'overlap' = 'skip'
+                                            and cursors.due_at <= promoted.now
+                                           then promoted.now
+                                                + (coalesce((policies.definition ->> 'grace')::double precision, 60)
+                                                   + coalesce((policies.definition ->> 'jitter')::double precision, 0))
+                                                * interval '1 second' end
                              from duly.policies
                              join duly.jobs on jobs.id = cursors.job_id and jobs.state not in ('held', 'poisoned')
-                            where policies.id = cursors.policy_id and policies.cancels)
+                            where policies.id = cursors.policy_id)
       from promoted
      where cursors.job_id = promoted.job_id
        and cursors.live_at is null

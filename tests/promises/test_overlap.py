@@ -266,6 +266,29 @@ async def test_what_falls_due_behind_a_manual_run_is_answered_by_overlap(laborat
         assert await told(t, "job") == ["12:01:00 overlap 2", "12:02:00 run"]
 
 
+@pytest.mark.parametrize(
+    ("lasts", "wanted"),
+    [("10m", ["12:01:00 missed 1", "12:11:00 overlap 10"]), ("10s", ["12:01:00 run"])],
+)
+async def test_what_is_due_when_a_manual_run_begins_is_answered_apart_from_what_follows(
+    laboratory: Open, lasts: str, wanted: list[str]
+) -> None:
+    """Nobody had decided 12:01 yet: it runs if the place is free again within its grace, and is missed otherwise. What
+    falls due behind the run is a question of overlap, and nothing of it runs.
+    """
+    app = Duly()
+    remember(app, "job", "* * * * *", catchup="none", overlap="skip")
+    async with laboratory(app, at="2027-01-05T12:00:30Z") as t:
+        hand = await Hand(t).enter()
+        await t.advance(by=35, scheduler=False, worker=False)
+        await t.trigger("job", key="now")
+        [manual] = await hand.claim()
+        await decide(t, by=lasts)
+        await hand.end(manual)
+        await decide(t)
+        assert await told(t, "job") == wanted
+
+
 async def test_a_manual_run_of_a_job_that_allows_several_starts_at_once(laboratory: Open) -> None:
     """Nothing waits, and the time line goes on beside it."""
     app = Duly()
