@@ -147,7 +147,9 @@ class Memory:
     async def previous(self, hand: Hand) -> Previous | None:
         """The last run of the job before this one that succeeded, as it is at the first question."""
         if not self._previous:
-            [*rows] = await self._asking(hand, lambda: hand.rows("durable", "previous", self._key))
+            rows = await self._effects.aside("durable", "previous", self._key)
+            if rows is None:
+                rows = await self._asking(hand, lambda: hand.rows("durable", "previous", self._key))
             self._previous = [self._seen(rows[0]) if rows else None]
         return self._previous[0]
 
@@ -285,6 +287,8 @@ class Memory:
             if not isinstance(error, Fenced):
                 self._failed = label, error
             raise
+        finally:
+            self._effects.lend(None)
         crash.point("step.before")
         entry = await self._write(hand, "step", label, data={"result": value})
         crash.point("step.committed")
@@ -294,6 +298,7 @@ class Memory:
         """A step whose effects are committed with its checkpoint, or not at all."""
         seq = self._seq + 1
         async with bounded(hand, IDLE) as commit:
+            self._effects.lend(hand)
             data = {"result": self._plain(label, await _value(call(hand.connection)))}
             unbroken(hand, f"step {label} of run {self.run}")
             crash.point("step.before")

@@ -17,9 +17,9 @@ from typing import Any, Protocol, cast
 from uuid import UUID
 
 import psycopg
-from psycopg.pq import TransactionStatus
+from psycopg.pq import PipelineStatus, TransactionStatus
 from psycopg.rows import dict_row, tuple_row
-from psycopg_pool import AsyncConnectionPool, ConnectionPool, PoolTimeout
+from psycopg_pool import AsyncConnectionPool, ConnectionPool, PoolClosed, PoolTimeout
 
 from duly import crash
 from duly.errors import Fenced, RunError, Unreachable
@@ -119,14 +119,17 @@ class Tills:
 class Effects:
     """What one attempt commits: at most one transaction, and with it the run's completion.
 
-    ``finished`` is what the ledger recorded, once the transaction has been committed.
+    ``finished`` is what the ledger recorded, once the transaction has been committed; while it is ``committing``
+    nobody knows.
     """
 
     def __init__(self, tills: Tills, claimed: Claimed, worker: UUID) -> None:
         self.tills = tills
         self.finished: Finished | None = None
         self.busy = False
+        self.committing = False
         self.hand: Hand | None = None
+        self._lent: tuple[Hand, int] | None = None
         self._claimed = claimed
         self._worker = worker
         self._result: Any = None
@@ -162,11 +165,39 @@ class Effects:
             )
         self.busy = True
 
+    def lend(self, hand: Hand | None) -> None:
+        """Let the task's own code go on within a transaction of ``hand``, in this thread; with None, without one."""
+        self._lent = None if hand is None else (hand, threading.get_ident())
+
+    async def aside(self, room: str, name: str, given: Mapping[str, object]) -> list[Row] | None:
+        """The rows of a question within the transaction that the task is in, None when it is in none.
+
+        Whoever holds one of the connections that tasks share never waits for a second one: as many as there are would
+        wait for each other. A question that fails spoils nothing. Raises RunError where that connection cannot answer.
+        """
+        if self._lent is None:
+            return None
+        hand, thread = self._lent
+        if not isinstance(hand, _Blocking) or thread != threading.get_ident() or not _listens(hand):
+            raise RunError(
+                f"run {self.run} asks within its transaction for what that connection cannot answer now",
+                hint="ask once before the transaction begins: the answer is kept for the attempt",
+            )
+        with OVERDUE.within(_SILENCE, hand.connection), hand.connection.transaction():
+            return await hand.rows(room, name, given)
+
     def cut(self) -> None:
         """End the connection under a task that is over for the ledger and goes on: it waits on it no longer."""
         hand = self.hand
         if hand is not None and hand.connection is not None:
             cut(hand.connection)
+
+
+def _listens(hand: Hand) -> bool:
+    """Is the connection within a sound transaction, and are the answers to all that it was asked there?"""
+    info = hand.connection.info
+    within: bool = info.transaction_status == TransactionStatus.INTRANS
+    return within and info.pipeline_status == PipelineStatus.OFF
 
 
 async def _unchecked(hand: Hand) -> None:
@@ -191,6 +222,7 @@ class Block(AbstractAsyncContextManager[Asynchronous], AbstractContextManager[Sy
             self._hand = self._effects.hand = await waiting_hand(self._effects.tills)
             await self._check(self._hand)
             await _begin(self._hand, self._bounds)
+            self._effects.lend(self._hand)
         except BaseException:
             self._effects.busy = False
             raise
@@ -212,6 +244,7 @@ class Block(AbstractAsyncContextManager[Asynchronous], AbstractContextManager[Sy
             self._hand = self._effects.hand = blocking_hand(self._effects.tills)
             driven(self._check(self._hand))
             driven(_begin(self._hand, self._bounds))
+            self._effects.lend(self._hand)
         except BaseException:
             self._effects.busy = False
             raise
@@ -261,10 +294,11 @@ async def _end(hand: Hand, effects: Effects, error: BaseException | None) -> boo
                 await hand.leave(refused)
                 raise
             crash.point("effects.recorded")
-            await _commit(hand, effects, finished)
+            await hand.whole(_commit(hand, effects, finished))
             return False
         return await hand.leave(error)
     finally:
+        effects.lend(None)
         effects.busy = False
         await hand.give()
 
@@ -331,13 +365,17 @@ def _bounds(idle: float) -> dict[str, object]:
 
 async def _commit(hand: Hand, effects: Effects, finished: Finished) -> None:
     """Commit; where the answer is lost, ask the ledger until it says whether it took place."""
+    effects.committing = True
     try:
-        await hand.commit()
-    except psycopg.OperationalError as error:
-        if not unknown(error) or not await _recorded(hand, effects):
-            raise
-    crash.point("effects.committed")
-    effects.finished = finished
+        try:
+            await hand.commit()
+        except psycopg.OperationalError as error:
+            if not unknown(error) or not await _recorded(hand, effects):
+                raise
+        crash.point("effects.committed")
+        effects.finished = finished
+    finally:
+        effects.committing = False
 
 
 def unknown(error: psycopg.Error) -> bool:
@@ -361,6 +399,8 @@ async def _recorded(hand: Hand, effects: Effects) -> bool:
             )
             found = await hand.rows("records", "ended", {name: ended[name] for name in names})
             await hand.commit()
+        except PoolClosed:  # the worker has ended, and nobody asks any more
+            return False
         except (psycopg.OperationalError, PoolTimeout):
             await hand.pause(PAUSE)
         else:
@@ -381,6 +421,8 @@ class Hand(Protocol):
     async def leave(self, error: BaseException) -> bool: ...
 
     async def commit(self) -> None: ...
+
+    async def whole(self, work: Coroutine[Any, Any, None]) -> None: ...
 
     async def rows(self, room: str, name: str, given: Mapping[str, object]) -> list[Row]: ...
 
@@ -455,6 +497,9 @@ class _Waiting:
         with self._bound():
             await to_its_end(self._transaction.__aexit__(None, None, None))
 
+    async def whole(self, work: Coroutine[Any, Any, None]) -> None:
+        await to_its_end(work)
+
     async def rows(self, room: str, name: str, given: Mapping[str, object]) -> list[Row]:
         cursor = self.connection.cursor(row_factory=dict_row)
         with self._bound():
@@ -509,6 +554,9 @@ class _Blocking:
         assert self._transaction is not None
         with self._bound():
             self._transaction.__exit__(None, None, None)
+
+    async def whole(self, work: Coroutine[Any, Any, None]) -> None:
+        await work
 
     async def rows(self, room: str, name: str, given: Mapping[str, object]) -> list[Row]:
         cursor = self.connection.cursor(row_factory=dict_row)

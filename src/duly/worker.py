@@ -471,7 +471,12 @@ class Worker:
     def _told(self, group: Sequence[tuple[Completion, Finished | None]]) -> None:
         """What the ledger recorded of a group of completions, in events and consequences."""
         for completion, finished in group:
-            held = self._held.pop(completion.attempt)
+            held = self._held[completion.attempt]
+            if finished is None and held.effects is not None and held.effects.committing:
+                # A thread that went on after its stop sent its COMMIT, and has not heard what became of it.
+                asyncio.get_running_loop().call_later(SHORTEST, self._told, [(completion, None)])
+                continue
+            del self._held[completion.attempt]
             if finished is None and held.effects is not None:
                 finished = held.effects.finished  # a thread that went on after its stop committed first
             if finished is None:

@@ -5,17 +5,20 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
+import psycopg
 import pytest
 
 from conftest import wait_until_async
+from duly.errors import RunError
 from duly.jobs import Backoff
 from duly.ledger import Ledger
 from duly.postgres import Database
 from duly.run import Run
-from postgres.workshop import SETTINGS, Workshop, working
+from postgres.workshop import SETTINGS, Workshop, minutes, working
 from tests.faults.proxy import proxy
 
 AT_ONCE = Backoff(first=0.0, jitter=False)
@@ -504,3 +507,93 @@ async def test_a_full_queue_does_not_starve_the_others(shop: Workshop) -> None:
     await worker.turn()
     assert len(ran) == 20
     assert "mail" in ran
+
+
+@pytest.mark.parametrize("form", ["block", "step"])
+async def test_a_run_asks_for_the_one_before_it_over_the_connection_that_its_transaction_holds(
+    shop: Workshop, form: str
+) -> None:
+    """As many transactions as there are connections for tasks, and each asks: none waits for a second one."""
+    first, inside = threading.Event(), threading.Barrier(2)
+    seen: list[tuple[str, int] | None] = []
+
+    def ask(connection: psycopg.Connection[Any], run: Run) -> None:
+        connection.execute("insert into effects values (%s)", (run.id,))
+        inside.wait(20)
+        seen.append(run.previous and (run.previous.id, run.previous.result))
+
+    def task(run: Run) -> int:
+        if run.scheduled_at == minutes(1):
+            return 7
+        assert first.wait(20)
+        if form == "step":
+            run.step(ask, run, transaction=True)
+        else:
+            with run.transaction() as connection:
+                ask(connection, run)
+        return 0
+
+    await shop.execute("create table effects (run text not null)")
+    await shop.job("task", task)
+    await shop.ready("task", 3)
+    async with working(await shop.worker(settings=replace(SETTINGS, pool_size=2))):
+        await wait_until_async(lambda: _true(bool(shop.heard("succeeded"))))
+        first.set()
+        await shop.in_state("task", "succeeded")
+    assert seen == [("task@2026-01-05T12:01:00Z", 7)] * 2
+    assert await shop.execute("select count(*) as effects from effects") == [{"effects": 2}]
+
+
+async def test_a_question_that_fails_in_a_transaction_spoils_nothing_of_it(shop: Workshop, url: str) -> None:
+    """Somebody has locked the runs: the question fails, its transaction goes on, and asks again."""
+    seen: list[object] = []
+
+    def task(run: Run) -> None:
+        with run.transaction() as connection:
+            connection.execute("set local lock_timeout = '1ms'")
+            with psycopg.connect(url) as other:
+                other.execute("lock table duly.runs in access exclusive mode")
+                with pytest.raises(psycopg.errors.LockNotAvailable):
+                    _ = run.previous
+            connection.execute("set local lock_timeout = 0")
+            seen.append(run.previous)
+
+    await shop.job("task", task)
+    await shop.ready("task")
+    await (await shop.worker()).turn()
+    assert ((await shop.run("task"))["state"], seen) == ("succeeded", [None])
+
+
+async def test_a_question_that_the_connection_of_a_transaction_cannot_answer_is_refused(
+    shop: Workshop,
+) -> None:
+    def ask(run: Run) -> None:
+        with pytest.raises(RunError, match="cannot answer now"):
+            _ = run.previous
+
+    def plain(run: Run) -> None:
+        with run.transaction() as connection:
+            with ThreadPoolExecutor(1) as threads:
+                refused.append(threads.submit(ask, run).result())
+            for _ in connection.cursor().stream("select 1"):
+                refused.append(ask(run))
+            with connection.pipeline():
+                refused.append(ask(run))
+            with connection.transaction(force_rollback=True):
+                with pytest.raises(psycopg.errors.UndefinedTable):
+                    connection.execute("select from nowhere")
+                refused.append(ask(run))
+            assert run.previous is None
+
+    async def waits(run: Run) -> None:
+        async with run.transaction():
+            refused.append(ask(run))
+
+    refused: list[None] = []
+    await shop.job("plain", plain)
+    await shop.job("waits", waits)
+    await shop.ready("plain")
+    await shop.ready("waits")
+    await (await shop.worker()).turn()
+    assert [run["error"] for run in await shop.runs()] == [None, None]
+    assert len(refused) == 5

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
@@ -12,9 +13,13 @@ from uuid import uuid4
 import pytest
 
 from conftest import wait_until, wait_until_async
-from duly.ledger import Hands, Ledger
+from duly import transactions
+from duly.completions import Completion
+from duly.ledger import Finished, Hands, Ledger
 from duly.postgres import Database, connect
 from duly.run import Run
+from duly.transactions import Effects, Hand
+from duly.worker import Worker
 from postgres.workshop import SETTINGS, Workshop, working
 
 
@@ -375,3 +380,65 @@ async def test_connections_that_are_cut_again_and_again_lose_no_run_and_record_n
     assert len(ran) == sum(ran.values()) == total
     assert [len(shop.heard(word)) for word in ("succeeded", "fenced", "lost")] == [total, 0, 0]
     assert cuts > 5
+
+
+@pytest.mark.parametrize("form", ["waiting", "blocking"])
+async def test_an_attempt_that_is_stopped_within_its_commit_is_told_as_the_ledger_has_it(
+    shop: Workshop, url: str, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    """The COMMIT has been sent and goes on at the server when the attempt is asked to stop: the run succeeds."""
+    told, unheard = asyncio.Event(), threading.Event()
+    recorded, tell = transactions._recorded, Worker._told
+
+    async def waiting(run: Run) -> None:
+        async with run.transaction() as connection:
+            await connection.execute("insert into effects values (1)")
+
+    def blocking(run: Run) -> None:
+        with run.transaction() as connection:
+            connection.execute("insert into effects values (1)")
+
+    async def looked_up(hand: Hand, effects: Effects) -> bool:
+        """A thread whose connection was cut finds out late: after the worker was refused another outcome."""
+        assert unheard.wait(20)
+        return await recorded(hand, effects)
+
+    def spied(worker: Worker, group: Sequence[tuple[Completion, Finished | None]]) -> None:
+        tell(worker, group)
+        told.set()
+
+    monkeypatch.setattr(transactions, "_recorded", looked_up)
+    monkeypatch.setattr(Worker, "_told", spied)
+    await shop.execute("create table effects (number integer)")
+    await shop.execute(
+        """create function gate() returns trigger language plpgsql as $$
+           begin perform pg_advisory_xact_lock_shared(1); return null; end $$"""
+    )
+    await shop.execute(
+        """create constraint trigger gate after insert on effects deferrable initially deferred
+           for each row execute function gate()"""
+    )
+    await shop.job("task", {"waiting": waiting, "blocking": blocking}[form])
+    await shop.ready("task")
+    worker = await shop.worker()
+    person = await connect(url, name="the one who holds the gate")
+    await person.execute("select pg_advisory_lock(1)")
+    async with working(worker):
+        async with person:
+            await wait_until_async(lambda: _commits(shop))
+            [held] = worker._held.values()
+            held.stop.ask("timed_out", patience=20.0 if form == "waiting" else None)
+        await told.wait()
+        unheard.set()
+        await wait_until_async(lambda: true(shop.heard("succeeded") or shop.heard("fenced")))
+    assert (await shop.run("task"))["state"] == "succeeded"
+    assert [event["event"] for event in shop.said] == ["started", "succeeded"]
+
+
+async def _commits(shop: Workshop) -> bool:
+    return bool(
+        await shop.execute(
+            "select pid from pg_stat_activity where query ilike 'commit%' and wait_event = 'advisory'"
+            " and datname = current_database()"
+        )
+    )
