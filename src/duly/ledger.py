@@ -40,6 +40,7 @@ from duly.records import (
     parted,
     plan_arrays,
     run_id,
+    unsaid,
     without,
 )
 from duly.schedules import Schedule, load, never
@@ -130,7 +131,7 @@ class Ledger:
             policies={one.row["policy_id"] for one in due} | {r["policy_id"] for r in rules},
         )
         skips = await self._skips(connection, due)
-        live = await self._live_caught_up(connection, due)
+        live = await self._live_caught_up(connection, due, rules)
         every = await self._live_runs(connection, [one.row for one in due], rules)
         by_job: dict[int, list[Row]] = {}
         for row in rules:
@@ -250,24 +251,36 @@ class Ledger:
         rows = await self.database.rows(connection, "records", "live_runs", job_ids=list(asked))
         return asked | {row["job_id"]: row["live"] for row in rows}
 
-    async def _live_caught_up(self, connection: Connection, due: Sequence[Due]) -> dict[int, int]:
-        """Live caught-up runs, asked only of jobs that may have several and have fallen behind."""
+    async def _live_caught_up(
+        self, connection: Connection, due: Sequence[Due], rules: Sequence[Row]
+    ) -> dict[int, int]:
+        """Live caught-up runs, asked only of jobs that may have several, and may have some to catch up.
+
+        Where an edit, a pause or a skip is not behind them, more is owed than what their cursors say is due.
+        """
+        rows = [*(one.row for one in due), *rules]
         several = {
             key
-            for key in {one.row["policy_id"] for one in due}
+            for key in {row["policy_id"] for row in rows}
             if isinstance(policy := self._policies.get(key), Policy) and not policy.exclusive
         }
+        having = {row["job_id"] for row in rows if row["policy_id"] in several}
+        stepping = {row["job_id"] for row in rules}
         asked = [
             one.job_id
             for one in due
-            if one.row["policy_id"] in several
-            and one.row["due_at"] is not None
-            and one.row["now"] - one.row["due_at"] > timedelta(seconds=1)
+            if one.job_id in having and (one.job_id in stepping or self._behind(one.row))
         ]
         if not asked:
             return {}
-        rows = await self.database.rows(connection, "records", "live_caught_up", job_ids=asked)
-        return {row["job_id"]: row["live"] for row in rows}
+        found = await self.database.rows(connection, "records", "live_caught_up", job_ids=asked)
+        return {row["job_id"]: row["live"] for row in found}
+
+    def _behind(self, row: Row) -> bool:
+        """May what is due be late already?"""
+        policy = self._policies[row["policy_id"]]
+        seconds = min(policy.grace, policy.patience, 1.0) if isinstance(policy, Policy) else 1.0
+        return row["due_at"] is None or row["now"] - row["due_at"] > timedelta(seconds=seconds)
 
     async def _load(self, connection: Connection, *, schedules: set[int], policies: set[int]) -> None:
         missing = [key for key in schedules if key not in self._schedules]
@@ -489,7 +502,7 @@ class Ledger:
                 attempt=row["attempt"],
                 worker=row["worker"],
                 outcome=row["outcome"],
-                error=_said(row["outcome"], row["reason"]),
+                error=unsaid(row["outcome"], row["reason"]),
                 delay=0.0 if row["outcome"] == "timed_out" else None,
                 seen_at=row["seen_at"] if row["outcome"] == "lost" else None,
             )
@@ -563,23 +576,6 @@ class Ledger:
 
 _PLAIN = {"until_at": None, "paused": False, "on_resume": None}
 _NO_POLICY = Policy(catchup="none", overlap="allow", task={"kind": "python", "name": ""})
-_SAID: Mapping[str, dict[str, str]] = {
-    "lost": {"class": "Lost", "message": "the worker is gone; its outcome is unknown"},
-    "timed_out": {
-        "class": "TaskTimeout",
-        "message": "the attempt ran out of its time and its worker did not say so",
-    },
-    "cancelled": {
-        "class": "Cancelled",
-        "message": "the attempt did not stop within its grace and was fenced off",
-    },
-}
-
-
-def _said(outcome: str, reason: str | None) -> dict[str, str]:
-    """The error of an attempt that its worker said nothing of; ``reason`` is why it had been asked to stop."""
-    said = _SAID[outcome]
-    return said if reason is None else {**said, "message": f"{said['message']}; asked to stop: {reason}"}
 
 
 def _attempt(load: Any, definition: Any) -> Any:

@@ -310,6 +310,18 @@ def plan_arrays(
     }
 
 
+_SAID: Mapping[str, dict[str, str]] = {
+    "lost": {"class": "Lost", "message": "the worker is gone; its outcome is unknown"},
+    "timed_out": {
+        "class": "TaskTimeout",
+        "message": "the attempt ran out of its time and its worker did not say so",
+    },
+    "cancelled": {
+        "class": "Cancelled",
+        "message": "the attempt did not stop within its grace and was fenced off",
+    },
+}
+
 _Event = tuple[int, datetime, int, str, Any]
 
 
@@ -411,6 +423,12 @@ def key_arrays(keys: Sequence[Key]) -> dict[str, list[Any]]:
         "scheduled_at": [key.scheduled_at for key in keys],
         "trigger_id": [key.trigger_id for key in keys],
     }
+
+
+def unsaid(outcome: str, reason: str | None) -> dict[str, str]:
+    """The error of an attempt that its worker said nothing of; ``reason`` is why it had been asked to stop."""
+    said = _SAID[outcome]
+    return said if reason is None else {**said, "message": f"{said['message']}; asked to stop: {reason}"}
 
 
 def asked_to_stop(reason: str) -> dict[str, str]:

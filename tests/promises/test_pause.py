@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 
 from duly import Conflict, DefinitionError, Duly, NotFound, Run
@@ -10,6 +12,7 @@ from promises.stage import Another, Hand, Open, at, decide, remember, rows, told
 NIGHT = "2027-01-05T01:00:00Z"
 HOURLY = "30 * * * *"
 DAY = "%d %H:%M"
+MINUTES = timedelta(seconds=150)
 
 
 def hourly(**policies: object) -> tuple[Duly, list[Run]]:
@@ -257,3 +260,30 @@ async def test_a_plan_made_before_a_pause_loses_to_it(laboratory: Open) -> None:
         await t.settle()
         assert hours(seen) == [1, 4]
         assert (await told(t, "job", DAY))[2:] == ["05 04:00 paused 2", "05 04:30 run"]
+
+
+@pytest.mark.parametrize("then", ["resumed by hand", "resumed at its end", "edited"])
+async def test_no_more_is_caught_up_at_once_than_the_job_says(laboratory: Open, then: str) -> None:
+    """Two of the outage are live still; what a pause or an edit left to be decided waits until one of them ends."""
+    app = Duly()
+    beside = {"overlap": "allow", "catchup_limit": 2}
+    remember(app, "job", "* * * * *", catchup="all", on_resume="all", grace=0, **beside)
+    async with laboratory(app, at=NIGHT) as t:
+        hand = await Hand(t).enter()
+        await t.advance(by="150s", scheduler=False, worker=False)
+        await decide(t)
+        first, _ = await hand.claim()
+        if then == "edited":
+            await t.client.jobs.edit("job", overlap="queue", catchup_limit=1)
+            await decide(t)
+            await t.client.jobs.edit("job", **beside)
+            await t.advance(by="150s", scheduler=False, worker=False)
+        else:
+            await t.client.jobs.pause("job", until=None if then == "resumed by hand" else t.now + MINUTES)
+            await decide(t, by="150s")
+            await t.client.jobs.resume("job")
+        await decide(t)
+        assert await hand.claim() == []
+        await hand.end(first)
+        await decide(t, by="1s")
+        assert len(await hand.claim()) == 1
