@@ -46,8 +46,9 @@ def _opening(found: Found) -> str:
     whole = "somebody who may decide was alive at all times" if found["promised"] else "nothing was promised"
     sentences = [f"{begin}, and {'the window was not whole' if gaps else whole}."]
     sentences += _undecided(gaps, everything=len(gaps) == len(found["promised"]))
-    if absent := [each for each in found["nobody"] if each["role"] == "worker"]:
-        sentences.append(f"Nothing could run {_stretches(absent)}: no worker was alive.")
+    if (absent := found["no_worker"])["times"]:
+        when = _stretches(absent["longest"], absent["times"])
+        sentences.append(f"Nothing could run {when}: no worker was alive.")
     if "from" in found["assumed"]:
         sentences.append("No beginning was given, so the window is the 24 h before its end.")
     return " ".join(sentences)
@@ -79,14 +80,11 @@ def _absent(promise: Found) -> str:
     return "a worker" if promise["mechanism"] == "durable" else "a scheduler"
 
 
-def _stretches(absent: Sequence[Found], times: int | None = None) -> str:
-    """Parts of the window, those that were the longest in the order of time, and how long each was."""
-    times = times or len(absent)
-    longest = sorted(absent, key=lambda each: -each["seconds"])[:SHOWN]
+def _stretches(longest: Sequence[Found], times: int) -> str:
+    """The longest of so many parts of the window, in the order of time, and how long each was."""
     told = [
         f"from {each['from']} to {each['to']}" + (f" ({_lasted(each['seconds'])})" if times > 1 else "")
-        for each in absent
-        if each in longest
+        for each in longest
     ]
     return _and(_more(told, times, "shorter time"))
 
@@ -132,7 +130,7 @@ def _lease(lease: Found) -> str:
         + ("which still holds it" if each["ended"] == "held" else f"{each['ended']} at {each['until_at']}")
         for each in terms[-SHOWN:]
     ]
-    return f"Lease {lease['name']} was held {'; '.join(_more(told, len(terms), 'earlier term'))}."
+    return f"Lease {lease['name']} was held {'; '.join(_more(told, lease['terms_total'], 'earlier term'))}."
 
 
 def _missed(found: Found) -> str:

@@ -7,6 +7,7 @@ in ``aftermath``.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -238,15 +239,25 @@ def _promised(found: Reading) -> list[dict[str, Any]]:
     documents = []
     for row in found.promised:
         absent = _absent(found, decides[row["mechanism"]], row["lease"], row["since"])
-        longest = sorted(absent, key=lambda each: -each["seconds"])[:NAMED]
-        undecided = {
-            "times": len(absent),
-            "seconds": sum((each["seconds"] for each in absent), 0.0),
-            "longest": [each for each in absent if each in longest],
-        }
         plain = {name: row[name] for name in ("mechanism", "lease", "jobs")}
-        documents.append({**plain, "since": text(row["since"]), "undecided": undecided})
+        documents.append({**plain, "since": text(row["since"]), "undecided": _summed(absent)})
     return documents
+
+
+def _no_worker(found: Reading) -> dict[str, Any]:
+    """When nothing that was promised could have run, counted before the list of absences is cut."""
+    since = min((row["since"] for row in found.promised), default=None)
+    return _summed([] if since is None else _absent(found, "worker", None, since))
+
+
+def _summed(absent: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """How often and for how long somebody was absent, and the longest few of these times, in their order."""
+    longest = sorted(absent, key=lambda each: -each["seconds"])[:NAMED]
+    return {
+        "times": len(absent),
+        "seconds": sum((each["seconds"] for each in absent), 0.0),
+        "longest": [each for each in absent if each in longest],
+    }
 
 
 # ---------------------------------------------------------------- what was not run, what is owed
@@ -425,6 +436,7 @@ async def _document(database: Database, connection: Connection, found: Reading) 
         "job": window.job,
         "promised": _promised(found),
         "nobody": _nobody(found),
+        "no_worker": _no_worker(found),
         "processes": _processes(found),
         "leases": _leases(found),
         "overtaken": overtaken,
@@ -459,13 +471,26 @@ def _processes(found: Reading) -> list[dict[str, Any]]:
 
 
 def _leases(found: Reading) -> list[dict[str, Any]]:
-    """Who led under each lease that was needed; where there were too many take-overs, the last ones."""
+    """Who led under each lease that was needed; where there were too many take-overs, the last ones.
+
+    Of each lease at least the last: the take-overs of one that changes hands often hide no other's holder.
+    """
     newest = sorted(found.terms, key=lambda each: (each["acquired_at"], each["epoch"]), reverse=True)
-    kept = found.cut("terms", newest)
-    names = sorted({row["lease"] for row in found.promised if row["lease"] is not None})
+    totals = Counter(term["lease"] for term in newest)
+    seen: Counter[str] = Counter()
+    kept = []
+    for place, term in enumerate(newest):
+        if place < found.window.limit or not seen[term["lease"]]:
+            kept.append(term)
+        seen[term["lease"]] += 1
+    found.left_out["terms"] = len(newest) - len(kept)
     return [
-        {"name": name, "terms": [_term_document(each) for each in reversed(kept) if each["lease"] == name]}
-        for name in names
+        {
+            "name": name,
+            "terms": [_term_document(each) for each in reversed(kept) if each["lease"] == name],
+            "terms_total": totals[name],
+        }
+        for name in sorted({row["lease"] for row in found.promised if row["lease"] is not None})
     ]
 
 

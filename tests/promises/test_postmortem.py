@@ -267,6 +267,35 @@ async def test_lists_are_cut_and_what_is_left_out_is_counted(laboratory: Open) -
         assert "; 2 attempts more)" in found["text"]
 
 
+async def test_a_cut_list_hides_neither_a_leader_nor_an_absence(laboratory: Open) -> None:
+    """Of each lease the last term is shown and all are counted; two times without a worker are both told."""
+    app = Duly()
+    for lease in ("billing", "main"):
+        remember(app, f"{lease}_job", every(seconds=5), catchup="all", mechanism="leader", lease=lease)
+    async with laboratory(app, at=NOON) as t:
+        await t.advance(by=7)
+        await t.outage(by=10)
+        await t.advance(by=5)
+        await t.outage(by=8)
+        await t.advance(by=2)
+        found = await told(t, limit=1)
+        assert [(each["name"], len(each["terms"]), each["terms_total"]) for each in found["leases"]] == [
+            ("billing", 1, 3),
+            ("main", 1, 3),
+        ]
+        assert (found["left_out"]["terms"], "Nobody led" in found["text"]) == (4, False)
+        assert found["text"].count("; 2 earlier terms more.") == 2
+        assert (found["left_out"]["nobody"], found["no_worker"]["times"], found["no_worker"]["seconds"]) == (
+            7,
+            2,
+            18,
+        )
+        assert (
+            f"Nothing could run from {minute(7)} to {minute(17)} (10 s) and from {minute(22)} to {minute(30)} (8 s): "
+            "no worker was alive."
+        ) in found["text"]
+
+
 async def test_what_is_unaccounted_is_not_passed_over(laboratory: Open) -> None:
     """A span that says less than its schedule: the audit of the window is in the report."""
     app = Duly()
