@@ -134,7 +134,7 @@ class Catalog:
                 if job["absent"] < grace:
                     applied.note("absent", name)
                     continue
-                gone = wish.dry_run or await self._pruned(job["id"], wish)
+                gone = wish.dry_run or await self._pruned(job["id"], name, wish)
                 applied.note("removed" if gone else "conflicts", name)
             if not page:
                 return
@@ -243,30 +243,39 @@ class Catalog:
         """End a job's time line now; what was owed becomes one span ``removed`` of each revision.
 
         Runs that are live go on. The name is free afterwards; a new job of that name is another job. Raises NotFound,
-        and Conflict when somebody else removes it at the same time.
+        and Conflict when somebody else removes it at the same time, or when its instants were made with newer zone
+        data than this process has.
         """
         async with self.database.transaction() as connection:
             job = await named(self.database, connection, name, removed=False)
             if not dry_run:
-                await self._end(connection, job["id"], author)
+                await self._end(connection, job["id"], shown(job["namespace"], job["name"]), author)
 
-    async def _pruned(self, job_id: int, wish: Wish) -> bool:
+    async def _pruned(self, job_id: int, name: str, wish: Wish) -> bool:
         """Remove a job that its owner declares no more; False if a later deploy has declared it meanwhile.
+
+        So too where its instants were made with newer zone data than this process has.
 
         A deploy that is older than this one does not make it again.
         """
         try:
             async with self.database.transaction() as connection:
-                await self._end(connection, job_id, wish.author, generation=wish.generation)
+                await self._end(connection, job_id, name, wish.author, generation=wish.generation)
         except Conflict:
             return False
         return True
 
     async def _end(
-        self, connection: Connection, job_id: int, author: str, *, generation: int | None = None
+        self,
+        connection: Connection,
+        job_id: int,
+        name: str,
+        author: str,
+        *,
+        generation: int | None = None,
     ) -> None:
         actor = Actor(process=uuid4(), mechanism="operator", author=author, reason="removed")
-        await self.ledger.settle_removed(connection, job_id, actor)
+        await self.ledger.settle_removed(connection, job_id, name, actor)
         removed = await self.database.row(
             connection,
             "catalog",
@@ -278,7 +287,7 @@ class Catalog:
         )
         if removed is None:
             raise Conflict(
-                f"job {job_id} was removed or declared again by somebody else at the same time",
+                f"job {name!r} was removed or declared again by somebody else at the same time",
                 hint="look again with `duly jobs list`",
             )
 

@@ -120,7 +120,7 @@ class Jobs:
         return await self.get(name)
 
     async def remove(self, name: str) -> None:
-        """End a job's time line now; what is owed becomes a span ``removed``. Raises NotFound."""
+        """End a job's time line now; what is owed becomes a span ``removed``. Raises NotFound, Conflict."""
         await Catalog(self._database()).remove(name, author=self._author)
 
     async def pause(

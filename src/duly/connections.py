@@ -173,7 +173,7 @@ class Guest(Database):
         if row["isolation"] in SNAPSHOTS:
             raise DatabaseError(
                 f"the caller's transaction is {row['isolation']}: behind a lock it would read what was before the lock",
-                hint="begin it with `isolation level read committed`, or set connection.isolation_level to that before",
+                hint="begin it with `isolation level read committed`, or give the connection that level before",
             )
 
     async def rows(self, connection: Connection, room: str, name: str, /, **parameters: object) -> list[Row]:

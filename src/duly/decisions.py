@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
@@ -79,7 +80,7 @@ class TooSlow(Exception):
     def __init__(self, standing: Standing, seconds: float) -> None:
         super().__init__(
             f"planning it took {seconds:.1f} s of processor time, and a decision has {LONGEST:g} s; edit the job:"
-            " make its exclude take less away, or bound its schedule"
+            " make its exclude take less away, or bound its schedule; what it owes from before is `poisoned` then"
         )
         self.job_id = standing.job_id
         self.ended = _ended(standing)
@@ -134,12 +135,9 @@ class Decider:
                 due = await mechanism.due(connection, after=after, until=until, limit=limit)
                 await self._settle(connection, due, outcome, mechanism)
         except TooSlow as error:
-            # The others keep their turn: they are decided in the next one, without it.
+            # The others keep their turn: they are decided in the next one, and this one alone.
             outcome.undo(self._worker)
-            if error.ended:  # revisions that an edit has ended may be to blame
-                return await self._decide_apart([error.job_id], mechanism, newest=True)
-            self._tell(await self._park_alone(error.job_id, error))
-            return 1
+            return await self._decide_apart([error.job_id], mechanism)
         except BaseException as error:
             outcome.undo(self._worker)
             if not due or not of_one(error):
@@ -174,7 +172,13 @@ class Decider:
         actor = mechanism.signed(self._standpoint.actor)
         timers = {one.job_id: timer for one in due if (timer := one.timer) is not None}
         outcome.recorded = await self._ledger.record(connection, plans, actor, outcome.hands, timers=timers)
-        for job_id, error in [*broken, *unplannable]:
+        if isinstance(mechanism, Durable):
+            looked_at = {
+                *(plan.standing.job_id for plan in plans),
+                *(job_id for job_id, _ in broken + unplannable),
+            }
+            await mechanism.put_back(connection, [one for one in due if one.job_id not in looked_at])
+        for job_id, error in broken + unplannable:
             await self._park(connection, job_id, "poisoned", error, outcome)
         won = {plan.standing.job_id for plan in outcome.recorded.plans}
         for job_id in {plan.standing.job_id for plan in plans} - won:
@@ -192,33 +196,50 @@ class Decider:
             outcome.names = await self._catalog.names(connection, remarkable)
         crash.point("decide.recorded")
 
-    async def _decide_apart(
-        self, job_ids: Sequence[int], mechanism: Mechanism, *, newest: bool = False
-    ) -> int:
+    async def _decide_apart(self, job_ids: Sequence[int], mechanism: Mechanism) -> int:
         """Decide job by job; the one whose history contradicts its cursor is held for a person."""
         for job_id in job_ids:
-            outcome = Outcome()
-            try:
-                async with self._database.transaction() as connection:
-                    due = await mechanism.due_job(connection, job_id)
-                    await self._settle(connection, [due] if due else [], outcome, mechanism, newest=newest)
-            except BaseException as error:
-                outcome.undo(self._worker)
-                if not isinstance(error, TooSlow) and not of_one(error):
-                    raise
-                outcome = await self._park_alone(job_id, error)
-            self._tell(outcome)
+            self._tell(await self._decide_alone(job_id, mechanism))
         return len(job_ids)
 
-    async def _park_alone(self, job_id: int, error: BaseException) -> Outcome:
-        """Set a job aside in a transaction of its own, as that in which it was decided has come to nothing."""
+    async def _decide_alone(self, job_id: int, mechanism: Mechanism, *, slow: Due | None = None) -> Outcome:
+        """Decide one job, or set it aside; ``slow`` is how it stood when there was no time for all its revisions.
+
+        Then those that an edit has ended may be to blame, and only the newest is evaluated.
+        """
         outcome = Outcome()
-        async with self._database.transaction() as connection:
-            if isinstance(error, TooSlow):
-                log.warning("job %s cannot be planned in time: %s", job_id, error)
-                await self._park(connection, job_id, "poisoned", error, outcome)
-            else:
-                await self._park(connection, job_id, "held", _spoiled(error), outcome)
+        due: Due | None = None
+        try:
+            async with self._database.transaction() as connection:
+                due = await mechanism.due_job(connection, job_id)
+                newest = slow is not None and due is not None and due.like(slow)
+                await self._settle(connection, [due] if due else [], outcome, mechanism, newest=newest)
+        except BaseException as error:
+            outcome.undo(self._worker)
+            if isinstance(error, TooSlow) and error.ended and slow is None:
+                return await self._decide_alone(job_id, mechanism, slow=due)
+            if not isinstance(error, TooSlow) and not of_one(error):
+                raise
+            return await self._park_alone(job_id, error, due)
+        return outcome
+
+    async def _park_alone(self, job_id: int, error: BaseException, seen: Due | None) -> Outcome:
+        """Set a job aside in a transaction of its own, as that in which it was decided has come to nothing.
+
+        An edit may have waited for that one, and mended the job: then it is left to the next turn. Whoever holds the
+        job now sees for themselves.
+        """
+        outcome = Outcome()
+        with suppress(psycopg.errors.LockNotAvailable):
+            async with self._database.transaction() as connection:
+                due = None if seen is None else await self._ledger.due_job(connection, job_id)
+                if due is not None and seen is not None and not due.like(seen):
+                    return outcome
+                if isinstance(error, TooSlow):
+                    log.warning("job %s cannot be planned in time: %s", job_id, error)
+                    await self._park(connection, job_id, "poisoned", error, outcome)
+                else:
+                    await self._park(connection, job_id, "held", _spoiled(error), outcome)
         return outcome
 
     async def _park(
@@ -320,14 +341,12 @@ def _plan(
     broken: list[tuple[int, Exception]] = []
     begun = clock.monotonic()
     for place, standing in enumerate(standings):
-        late = place > 0 and clock.monotonic() - begun > PLANNING
-        if late and mechanism != Durable.name:
+        if place > 0 and clock.monotonic() - begun > PLANNING:
             break
         worked = clock.worked()
-        # A durable job's timer is consumed already: where there is no time left, it is given another.
-        put_off = late or _stray(standing, mechanism)
         try:
-            plans.append(leave(standing) if put_off else _decide_around(standing, budget))
+            stray = _stray(standing, mechanism)
+            plans.append(leave(standing) if stray else _decide_around(standing, budget))
             budget = max(budget - len(plans[-1].runs), 1)
         except Exception as error:
             broken.append((standing.job_id, error))

@@ -361,7 +361,8 @@ taken as (
     update duly.cursors
        set live_at      = promoted.scheduled_at,
            live_trigger = promoted.trigger_id,
-           busy_at      = promoted.now,
+           busy_at      = case when cursors.due_at is null or cursors.due_at > promoted.now
+                               then cursors.cursor_at else promoted.now end,
            wake_at      = (select case when policies.cancels then cursors.due_at
                                        when policies.mechanism <> 'durable' and policies.definition ->> 'overlap' = 'skip'
                                             and cursors.due_at <= promoted.now

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any, cast
 from uuid import UUID
 
@@ -277,10 +277,10 @@ class Ledger:
         return {row["job_id"]: row["live"] for row in found}
 
     def _behind(self, row: Row) -> bool:
-        """May what is due be late already?"""
-        policy = self._policies[row["policy_id"]]
-        seconds = min(policy.grace, policy.patience, 1.0) if isinstance(policy, Policy) else 1.0
-        return row["due_at"] is None or row["now"] - row["due_at"] > timedelta(seconds=seconds)
+        try:
+            return self._ruling(row).behind(row["cursor_at"], row["due_at"], row["now"])
+        except Exception:  # whoever plans it says what is wrong
+            return False
 
     async def _load(self, connection: Connection, *, schedules: set[int], policies: set[int]) -> None:
         missing = [key for key in schedules if key not in self._schedules]
@@ -546,7 +546,7 @@ class Ledger:
         if lost := revisions.keys() - {row["job_id"] for row in moved}:
             raise Conflict(f"job {min(lost)} was edited by somebody else at the same time; read it again")
 
-    async def settle_removed(self, connection: Connection, job_id: int, actor: Actor) -> None:
+    async def settle_removed(self, connection: Connection, job_id: int, name: str, actor: Actor) -> None:
         """Close a time line: what is owed up to now becomes spans ``removed``; Conflict where it cannot be known."""
         due = await self.due_job(connection, job_id)
         if due is None:
@@ -562,7 +562,7 @@ class Ledger:
         chain = [replace(self._past_rule(r), removed=True) for r in closed]
         standing = replace(self._standing_of(row, chain), live=False)
         if standing.foreign:
-            raise newer(f"job {job_id}")
+            raise newer(f"job {name!r}")
         await self.record(connection, [decide(standing)], actor)
         await self.database.rows(connection, "edits", "close", job_id=job_id)
 

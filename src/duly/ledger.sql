@@ -81,15 +81,26 @@ consumed as (
      using locked
      where timers.job_id = locked.job_id
        and timers.fires_at <= duly.now(%(at)s::timestamptz, %(shift)s::double precision)
- returning timers.job_id, timers.fires_at, timers.set_at, timers.set_by, timers.set_trigger, timers.set_attempt,
-           timers.set_seq
+ returning timers.job_id, timers.fires_at, timers.queue, timers.task, timers.set_at, timers.set_by, timers.set_trigger,
+           timers.set_attempt, timers.set_seq
 )
 select locked.job_id, locked.schedule_id, locked.policy_id, locked.revision, locked.newest_revision, locked.cursor_at,
-       locked.seen_at, locked.busy_at, locked.due_at, locked.amended, locked.live, consumed.fires_at, consumed.set_at,
-       consumed.set_by, consumed.set_trigger, consumed.set_attempt, consumed.set_seq,
+       locked.seen_at, locked.busy_at, locked.due_at, locked.amended, locked.live, consumed.fires_at, consumed.queue,
+       consumed.task, consumed.set_at, consumed.set_by, consumed.set_trigger, consumed.set_attempt, consumed.set_seq,
        duly.clock(%(at)s::timestamptz, %(shift)s::double precision) as now
   from consumed
   join locked on locked.job_id = consumed.job_id
+
+-- name: put_back
+-- Gives back, just as they were, timers that were consumed for jobs which there was no time to plan, under the locks of
+-- their cursors.
+insert into duly.timers (job_id, fires_at, queue, task, set_at, set_by, set_trigger, set_attempt, set_seq)
+select timer.job_id, timer.fires_at, timer.queue, timer.task, timer.set_at, timer.set_by, timer.set_trigger,
+       timer.set_attempt, timer.set_seq
+  from unnest(%(job_id)b::bigint[], %(fires_at)b::timestamptz[], %(queue)b::text[], %(task)b::text[],
+              %(set_at)b::timestamptz[], %(set_by)b::timestamptz[], %(set_trigger)b::text[], %(set_attempt)b::integer[],
+              %(set_seq)b::integer[])
+       as timer (job_id, fires_at, queue, task, set_at, set_by, set_trigger, set_attempt, set_seq)
 
 -- name: interrupted
 -- Locks the cursors of busy durable jobs, which nobody looks at, where a part of the time that they were busy is known to

@@ -16,6 +16,8 @@ from duly.leases import Leadership, Term, guard
 from duly.ledger import BEGINNING, Actor, Due, Ledger
 from duly.postgres import Connection
 
+_TIMER = ("job_id", "fires_at", "queue", "task", "set_at", "set_by", "set_trigger", "set_attempt", "set_seq")
+
 
 class Mechanism(Protocol):
     """One way to agree on who proposes."""
@@ -130,6 +132,12 @@ class Durable:
         asked = {"after": after, "until": until, "limit": limit, "job_id": job_id}
         rows = await self._database.rows(connection, "ledger", "due_timers", **self._knows, **asked)
         return [Due(row=row) for row in rows]
+
+    async def put_back(self, connection: Connection, dues: Sequence[Due]) -> None:
+        """Give back the timers of jobs that there was no time to plan, in the transaction that consumed them."""
+        if dues:
+            timers = {name: [one.row[name] for one in dues] for name in _TIMER}
+            await self._database.rows(connection, "ledger", "put_back", **timers)
 
     async def peek(self, connection: Connection) -> tuple[datetime, datetime | None, datetime | None]:
         """The database's instant, when the oldest timer fires that this process may consume, and the next one ahead."""

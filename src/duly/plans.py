@@ -120,6 +120,14 @@ class Rule:
             self._remember(after, found)
         return found
 
+    def behind(self, cursor_at: datetime, due_at: datetime | None, now: datetime) -> bool:
+        """May what is due at ``now`` be late already, or the one after it be due too?"""
+        late = min(self.policy.grace, self.policy.patience, 1.0)
+        if due_at is None or (now - due_at).total_seconds() > late:
+            return True
+        first = self.within(cursor_at, now)
+        return first is not None and self.within(first, now) is not None
+
     def _remember(self, after: datetime, found: datetime | None) -> None:
         if len(self._known) >= _REMEMBERED:
             self._known.clear()

@@ -171,6 +171,11 @@ class Due:
     def job_id(self) -> int:
         return int(self.row["job_id"])
 
+    def like(self, other: Due) -> bool:
+        """Is there the same to decide: nothing decided, edited, paused or skipped since?"""
+        names = ("cursor_at", "revision", "newest_revision", "amended")
+        return all(self.row[name] == other.row[name] for name in names)
+
     @property
     def timer(self) -> Mapping[str, Any] | None:
         """The timer of a durable job that was consumed for this, and which run, attempt and event had set it."""

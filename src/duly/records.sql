@@ -49,10 +49,12 @@ select planned.job_id, before.late
  where before.state = 'queued' and before.attempt = 0
 
 -- name: overdue_durable
--- Durable jobs with overlap "cancel" that are busy and owe something, whose run was not asked to stop yet.
+-- Durable jobs with overlap "cancel" that are busy and owe something, whose run was not asked to stop yet. Behind the run of
+-- a job that was set aside (held, poisoned) nothing will start, so there is nothing to make way for.
 select cursors.job_id
   from duly.cursors
   join duly.policies on policies.id = cursors.policy_id
+  join duly.jobs on jobs.id = cursors.job_id and jobs.state not in ('held', 'poisoned')
   join duly.runs on runs.job_id = cursors.job_id and runs.scheduled_at = cursors.live_at
                 and runs.trigger_id = cursors.live_trigger
  where cursors.live_at is not null

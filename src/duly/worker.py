@@ -470,6 +470,7 @@ class Worker:
 
     def _told(self, group: Sequence[tuple[Completion, Finished | None]]) -> None:
         """What the ledger recorded of a group of completions, in events and consequences."""
+        known: list[Finished] = []
         for completion, finished in group:
             held = self._held[completion.attempt]
             if finished is None and held.effects is not None and held.effects.committing:
@@ -484,6 +485,7 @@ class Worker:
                     self._unrecordable.add(completion.ended.key)
                 self._say("fenced", held, completion.ended.error)
                 continue
+            known.append(finished)
             for event in words_of(finished):
                 self._say(event, held, finished.error, **rest_of(finished))
             if finished.state == "asleep" and finished.available_at is not None:
@@ -492,9 +494,9 @@ class Worker:
                     asyncio.get_running_loop().call_later(max(delay, 0.0), self._nudge.set)
             if finished.fires_at is not None:
                 self._expect((finished.fires_at - finished.at).total_seconds())
-        if any(finished is not None and finished.behind for _, finished in group):
+        if any(finished.behind for finished in known):
             self._on_behind()
-        ready = any(finished is not None and finished.ready for _, finished in group)
+        ready = any(finished.ready for finished in known)
         if ready or (self._clogged and self._completions.waiting <= GROUP):
             self._nudge.set()
 

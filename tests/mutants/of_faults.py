@@ -105,6 +105,6 @@ OF_FAULTS: Sequence[Mutant] = (
         "what there is no time for loses its timer",
         "decisions.py",
         f"{TIME}::test_what_there_is_no_time_for_is_decided_in_the_next_turn[durable]",
-        ("        if late and mechanism != Durable.name:\n", "        if late:\n"),
+        ("[one for one in due if one.job_id not in looked_at]", "[]"),
     ),
 )

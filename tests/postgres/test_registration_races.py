@@ -83,7 +83,7 @@ async def test_an_edit_of_a_job_that_is_removed_meanwhile_finds_none(catalog: Ca
 
     job_id = await number(catalog, "edited")
     async with catalog.database.transaction() as connection:
-        await catalog._end(connection, job_id, "test")
+        await catalog._end(connection, job_id, "edited", "test")
         editing = await behind(catalog, catalog.edit("edited", change, author="test"))
     with pytest.raises(NotFound, match="'edited' was removed"):
         await editing

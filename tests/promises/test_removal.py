@@ -130,9 +130,9 @@ async def test_an_earlier_deploy_leaves_what_a_later_one_has_just_declared(
         await earlier.apply(of("kept", "newer"), generation=4, **wished)
         real = earlier._pruned
 
-        async def pruned(job_id: int, wish: Any) -> bool:
+        async def pruned(*given: Any) -> bool:
             await later.apply(of("kept", "newer"), generation=6, **wished)
-            return await real(job_id, wish)
+            return await real(*given)
 
         monkeypatch.setattr(earlier, "_pruned", pruned)
         done = await earlier.apply(of("kept"), generation=5, **wished)

@@ -146,7 +146,7 @@ _DONE = {
     "edited": "edited",
     "unchanged": "unchanged",
     "removed": "removed",
-    "conflicts": "kept by a higher generation or another owner",
+    "conflicts": "kept by a higher generation, another owner or newer zone data",
     "absent": "not declared, and kept for its grace",
 }
 
