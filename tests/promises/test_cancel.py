@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from duly import Duly, every, listing
+from duly.catalog import Catalog
 from duly.explain import explain
-from duly.ledger import Claimed
+from duly.ledger import Claimed, Ledger
 from promises.stage import Hand, Open, at, decide, remember, rows, told
 
 NOON = "2027-01-05T11:59:30Z"
@@ -211,6 +212,20 @@ async def test_a_durable_jobs_run_is_asked_by_whoever_keeps_house(laboratory: Op
         await hand.end(first, "cancelled")
         await t.settle()
         assert await told(t, "job") == ["12:00:00 run"]
+
+
+async def test_nobody_makes_way_where_nothing_is_to_start(laboratory: Open) -> None:
+    """A durable job that was set aside: what is owed waits for a person, and the run of one goes on meanwhile."""
+    async with laboratory(minutely(mechanism="durable"), at=NOON) as t:
+        hand = await Hand(t).enter()
+        async with t.database.transaction() as connection:
+            await Ledger(t.database).hold(connection, 1)
+            assert await Catalog(t.database).park(connection, 1, "held", "spoiled") == "job"
+        await t.trigger("job", key="first")
+        assert len(await hand.claim()) == 1
+        t.clock.set(t.now.replace(hour=12, minute=0, second=2))
+        await t.reaper.reap()
+        assert await asked(hand) == []
 
 
 async def test_an_edit_to_cancel_concerns_the_run_that_is_busy(laboratory: Open) -> None:
