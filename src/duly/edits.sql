@@ -120,8 +120,8 @@ returning runs.state
 -- name: take_place
 -- A run off the time line takes the exclusive place, from now on; nothing is owed before if nothing was due. Where
 -- something was, a scheduler looks again under overlap skip once none of it can become a run any more (its grace is over):
--- it has its verdict then, and what follows is known to have fallen due while the job was busy. Of a job that was set aside
--- (held, poisoned) nothing is decided behind the run.
+-- under catchup none it has its verdict then, and what follows is known to have fallen due while the job was busy; under
+-- latest it waits for the end of the run. Of a job that was set aside (held, poisoned) nothing is decided behind the run.
 with taken as (
     update duly.cursors
        set live_at      = %(scheduled_at)s::timestamptz,
