@@ -204,17 +204,22 @@ def _term(row: Row, holder: Mapping[str, Any] | None, window: Window) -> dict[st
 
 def _nobody(found: Reading) -> list[dict[str, Any]]:
     """When nobody was there whom something that was promised needed, in the order of time; the longest are shown."""
-    begins: dict[tuple[str, str | None], list[datetime]] = {}
+    needed: dict[tuple[str, str | None], tuple[datetime, datetime]] = {}
+
+    def need(role: str, lease: str | None, since: datetime, until: datetime) -> None:
+        before, after = needed.get((role, lease), (since, until))
+        needed[role, lease] = min(before, since), max(after, until)
+
     for row in found.promised:
-        begins.setdefault(("worker", None), []).append(row["since"])
+        need("worker", None, row["since"], row["works_until"])
         if row["mechanism"] != "durable":
-            begins.setdefault(("scheduler", None), []).append(row["since"])
+            need("scheduler", None, row["since"], row["until"])
         if row["lease"] is not None:
-            begins.setdefault(("leader", row["lease"]), []).append(row["since"])
+            need("leader", row["lease"], row["since"], row["until"])
     absent = [
         {"role": role, "lease": lease, **each}
-        for (role, lease), since in begins.items()
-        for each in _absent(found, role, lease, min(since))
+        for (role, lease), (since, until) in needed.items()
+        for each in _absent(found, role, lease, since, until)
     ]
     longest = sorted(absent, key=lambda each: -each["seconds"])
     return sorted(
@@ -222,14 +227,16 @@ def _nobody(found: Reading) -> list[dict[str, Any]]:
     )
 
 
-def _absent(found: Reading, role: str, lease: str | None, since: datetime) -> list[dict[str, Any]]:
-    """The parts of the window after ``since`` in which nobody of a role lived, or nobody led under a lease."""
+def _absent(
+    found: Reading, role: str, lease: str | None, since: datetime, until: datetime
+) -> list[dict[str, Any]]:
+    """The parts of the time from ``since`` to ``until`` in which nobody of a role lived, or led under a lease."""
     lives: Iterable[Mapping[str, Any]] = (life for life in found.lives if life["role"] in ROLES.get(role, ()))
     if role == "leader":
         lives = (term for term in found.terms if term["lease"] == lease)
     return [
         {"from": text(begin), "to": text(end), "seconds": (end - begin).total_seconds()}
-        for begin, end in absences(lives, since, found.window.end)
+        for begin, end in absences(lives, since, until)
     ]
 
 
@@ -238,16 +245,20 @@ def _promised(found: Reading) -> list[dict[str, Any]]:
     decides = {"database": "scheduler", "leader": "leader", "durable": "worker"}
     documents = []
     for row in found.promised:
-        absent = _absent(found, decides[row["mechanism"]], row["lease"], row["since"])
+        absent = _absent(found, decides[row["mechanism"]], row["lease"], row["since"], row["until"])
         plain = {name: row[name] for name in ("mechanism", "lease", "jobs")}
-        documents.append({**plain, "since": text(row["since"]), "undecided": _summed(absent)})
+        when = {name: text(row[name]) for name in ("since", "until")}
+        documents.append({**plain, **when, "undecided": _summed(absent)})
     return documents
 
 
 def _no_worker(found: Reading) -> dict[str, Any]:
     """When nothing that was promised could have run, counted before the list of absences is cut."""
-    since = min((row["since"] for row in found.promised), default=None)
-    return _summed([] if since is None else _absent(found, "worker", None, since))
+    if not found.promised:
+        return _summed([])
+    since = min(row["since"] for row in found.promised)
+    until = max(row["works_until"] for row in found.promised)
+    return _summed(_absent(found, "worker", None, since, until))
 
 
 def _summed(absent: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -324,11 +335,12 @@ def _into(row: Row) -> str | None:
 
 
 def _signed(row: Row, revision: Row | None, policy: Mapping[str, Any]) -> tuple[str | None, str | None]:
-    """Who wanted it so, and why: that stands in the span, or of a pause and an exclude in the revision."""
-    by_revision = row["cause"] == "paused" or (row["cause"] == "excluded" and not policy.get("calendar"))
+    """Who wanted it so, and why: that stands in the span, or in the revision, whose reason is that of a pause."""
+    paused = row["cause"] == "paused"
+    by_revision = paused or (row["cause"] == "excluded" and not policy.get("calendar"))
     if revision is None or row["author"] is not None or not by_revision:
         return row["author"], row["reason"]
-    return revision["author"], row["reason"] or revision["reason"]
+    return revision["author"], row["reason"] or (revision["reason"] if paused else None)
 
 
 def _why(row: Row, revision: Row | None, policy: Mapping[str, Any] | None) -> str | None:

@@ -10,19 +10,54 @@ select jobs.id
    and jobs.name = %(name)s::text
 
 -- name: promised
--- Which mechanisms, and under them which leases, were to decide: of how many jobs, and since when in the window.
-select policies.mechanism, leases.name as lease, count(distinct revisions.job_id) as jobs,
-       greatest(min(revisions.from_at), %(from_at)s::timestamptz) as since
-  from duly.revisions
-  join duly.jobs on jobs.id = revisions.job_id
-  join duly.policies on policies.id = revisions.policy_id
-  left join duly.leases on leases.id = policies.lease_id
- where revisions.from_at < %(to_at)s::timestamptz
-   and (revisions.until_at is null or revisions.until_at > %(from_at)s::timestamptz)
-   and (jobs.removed_at is null or jobs.removed_at > %(from_at)s::timestamptz)
-   and (%(job_ids)s::bigint[] is null or revisions.job_id = any(%(job_ids)s::bigint[]))
- group by policies.mechanism, leases.name
- order by policies.mechanism, leases.name
+-- Which mechanisms, and under them which leases, were to decide: of how many jobs, from when on in the window and until
+-- when. A job without a schedule promises no instant, what is paused needs nobody until it goes on by itself, and one that
+-- has ended needed a decision for its last instant, and a worker until that run was over.
+with standing as materialized (
+    select revisions.job_id, policies.mechanism, leases.name as lease,
+           case when revisions.paused then revisions.resumes_at else revisions.from_at end as begins_at,
+           least(revisions.until_at, jobs.removed_at, gone.at, passed.at, run.created_at) as ends_at,
+           least(revisions.until_at, jobs.removed_at, gone.at, passed.at, run.over_at) as over_at
+      from duly.revisions
+      join duly.jobs on jobs.id = revisions.job_id
+      join duly.schedules on schedules.id = revisions.schedule_id
+      join duly.policies on policies.id = revisions.policy_id
+      left join duly.leases on leases.id = policies.lease_id
+      left join lateral (
+           select cursors.cursor_at
+             from duly.cursors
+            where cursors.job_id = revisions.job_id and jobs.state = 'ended' and revisions.until_at is null
+            limit 1) as last on true
+      left join lateral (
+           select runs.created_at, coalesce(runs.finished_at, %(to_at)s::timestamptz) as over_at
+             from duly.runs
+            where runs.job_id = revisions.job_id and runs.scheduled_at = last.cursor_at and runs.trigger_id = ''
+              and last.cursor_at > %(from_at)s::timestamptz
+            limit 1) as run on true
+      left join lateral (
+           select decisions.at
+             from duly.spans
+             join duly.decisions on decisions.id = spans.decision_id
+            where spans.job_id = revisions.job_id and spans.hi = last.cursor_at
+              and last.cursor_at > %(from_at)s::timestamptz
+            limit 1) as passed on true
+     cross join lateral (
+           select case when run.created_at is null and passed.at is null then last.cursor_at end as at) as gone
+     where schedules.definition ->> 'kind' <> 'never'
+       and revisions.from_at < %(to_at)s::timestamptz
+       and (revisions.until_at is null or revisions.until_at > %(from_at)s::timestamptz)
+       and (jobs.removed_at is null or jobs.removed_at > %(from_at)s::timestamptz)
+       and (%(job_ids)s::bigint[] is null or revisions.job_id = any(%(job_ids)s::bigint[]))
+)
+select standing.mechanism, standing.lease, count(distinct standing.job_id) as jobs,
+       greatest(min(standing.begins_at), %(from_at)s::timestamptz) as since,
+       least(max(coalesce(standing.ends_at, %(to_at)s::timestamptz)), %(to_at)s::timestamptz) as until,
+       least(max(coalesce(standing.over_at, %(to_at)s::timestamptz)), %(to_at)s::timestamptz) as works_until
+  from standing
+ where standing.begins_at < %(to_at)s::timestamptz
+   and (standing.over_at is null or standing.over_at > greatest(standing.begins_at, %(from_at)s::timestamptz))
+ group by standing.mechanism, standing.lease
+ order by standing.mechanism, standing.lease
 
 -- name: grants
 -- The terms of these leases that reach into the window, each with what ended it: given back, followed by another, or, of

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from duly import Duly, every
+from duly import Duly, every, once
 from duly.aftermath import markdown
 from duly.errors import DefinitionError, NotFound
 from duly.postmortem import postmortem
@@ -197,6 +197,34 @@ async def test_durable_jobs_need_no_scheduler(laboratory: Open) -> None:
             f"Nobody could decide from {minute(12)} to {minute(32)}: 20 s without a worker." in found["text"]
         )
         assert [(each["cause"], each["count"]) for each in found["missed"]] == [("missed", 3)]
+
+
+async def test_nobody_is_missed_where_nothing_needs_anybody(laboratory: Open) -> None:
+    """One job has ended, one has no schedule, one is paused, one moved to durable: no leader is needed."""
+    app = Duly()
+    remember(app, "over", once(at(minute(5))), catchup="all")
+    remember(app, "never", "never", catchup="none")
+    remember(app, "still", every(seconds=5), catchup="none")
+    remember(app, "led", every(seconds=5), catchup="all", mechanism="leader", lease="billing")
+    async with laboratory(app, at=NOON) as t:
+        await t.client.jobs.pause("still", reason="works")
+        await t.advance(by=7)
+        await t.client.jobs.edit("led", mechanism="durable", lease=None)
+        await t.advance(by=2)
+        await t.outage(by=20)
+        found = await told(t, end=28)
+        assert {
+            each["mechanism"]: (each["jobs"], each["until"], each["undecided"]["times"])
+            for each in found["promised"]
+        } == {
+            "database": (1, minute(5), 0),
+            "leader": (1, minute(7), 0),
+            "durable": (1, minute(28), 1),
+        }
+        assert absent(found) == {("worker", None, minute(9), minute(28))}
+        later = await told(t, 10, 28)
+        assert [each["mechanism"] for each in later["promised"]] == ["durable"]
+        assert "19 s without a worker." in found["text"]
 
 
 async def test_a_window_in_which_nothing_happened_says_so(laboratory: Open) -> None:
