@@ -286,20 +286,26 @@ select duly.clock(%(at)s::timestamptz, %(shift)s::double precision) as now,
   left join duly.jobs on jobs.id = oldest.job_id
 
 -- name: waiting
--- Runs that are ready and that no worker has taken, by queue and task, the longest wait first.
+-- Runs that are ready and that no worker has taken, by queue and task, the longest wait first; those that slept until now
+-- too, as only a worker wakes them. One that was made after its instant, by a catch-up or a backfill, waits since then.
 with ready as materialized (
-    select runs.queue, runs.task, runs.available_at
+    select runs.queue, runs.task, greatest(runs.available_at, runs.created_at) as since
       from duly.runs
      where runs.state = 'queued'
        and runs.available_at <= duly.now(%(at)s::timestamptz, %(shift)s::double precision)
-     limit %(limit)s::integer
+ union all
+    select runs.queue, runs.task, greatest(runs.available_at, runs.created_at)
+      from duly.runs
+     where runs.state = 'asleep'
+       and runs.waits_for <> 'place'
+       and runs.available_at <= duly.now(%(at)s::timestamptz, %(shift)s::double precision)
 )
 select ready.queue, ready.task, count(*) as runs,
        extract(epoch from duly.clock(%(at)s::timestamptz, %(shift)s::double precision)
-                          - min(ready.available_at))::double precision as seconds
+                          - min(ready.since))::double precision as seconds
   from ready
  group by ready.queue, ready.task
- order by min(ready.available_at)
+ order by min(ready.since)
  limit 100
 
 -- name: vacant

@@ -27,7 +27,7 @@ BEHIND = 60.0
 OLD = 1_000_000
 """Transactions since a snapshot was taken, where nobody may see for how long it has been open."""
 COUNTED = 10_000
-"""Jobs, timers and runs that are counted one by one; more than that is only more."""
+"""Jobs, timers and processes that are counted one by one; more than that is only more."""
 
 LOSS = "a fail-over may lose acknowledged decisions, and what was decided in the lost interval may be decided again"
 
@@ -203,7 +203,7 @@ async def progress(database: Database, settings: Settings) -> Check:
 async def waiting(database: Database, settings: Settings) -> Check:
     """No run is ready for long without a worker that takes it."""
     async with undone(database, "begin_look") as connection:
-        rows = await database.rows(connection, "doctor", "waiting", limit=COUNTED)
+        rows = await database.rows(connection, "doctor", "waiting")
         late = [row for row in rows if row["seconds"] > BEHIND]
         lacks = await lacking(database, connection, [(row["queue"], row["task"]) for row in late])
     count = sum(row["runs"] for row in rows)

@@ -244,6 +244,13 @@ async def test_what_nobody_decides_leads_or_takes_is_told_with_who_is_absent(wor
     assert [found[name].state for name in names] == ["ok", "ok", "warn"]
     await workshop.job("free", print)
     await workshop.ready("free", 3)
+    await workshop.execute("update duly.runs set available_at = available_at - interval '90 days'")
+    found = await look(workshop.database.url, "waiting")
+    assert found["waiting"].state == "ok", "what was caught up or backfilled waits since it was made"
+    await workshop.execute(
+        "update duly.runs set state = 'asleep', waits_for = 'retry' "
+        "where scheduled_at = (select min(runs.scheduled_at) from duly.runs)"
+    )
     found = await look(workshop.database.url, *names, clock=HOUR)
     assert [found[name].state for name in names] == ["fail", "warn", "fail"]
     assert (
