@@ -55,7 +55,8 @@ select class.relname as table, held.conname as name,
 select class.relname as table, class.relkind::text as kind, class.relpersistence = 'p' as logged,
        method.amname as method, class.relrowsecurity as hides_rows,
        exists (select from pg_rewrite where pg_rewrite.ev_class = class.oid) as rewritten,
-       coalesce(class.reloptions @> array['autovacuum_enabled=false'], false) as never_vacuumed,
+       exists (select from pg_options_to_table(class.reloptions) as option
+                where option.option_name = 'autovacuum_enabled' and not option.option_value::boolean) as never_vacuumed,
        array(select trigger.tgname::text from pg_trigger as trigger
               where trigger.tgrelid = class.oid and not trigger.tgisinternal
               order by trigger.tgname) as strange,
@@ -175,7 +176,8 @@ select processes.id, processes.role, processes.host, processes.pid, processes.cl
  limit %(limit)s::integer
 
 -- name: horizon
--- What keeps dead rows from being removed: the oldest transactions and snapshots, prepared transactions, slots.
+-- What keeps dead rows from being removed: the oldest transactions and snapshots, prepared transactions, slots. First
+-- comes what is to be told of: of some the age alone is known.
 select pinned.kind, pinned.name, pinned.age, pinned.seconds, pinned.unused
   from (select case when activity.state like 'idle in%%' then 'idle transaction' else 'transaction' end as kind,
                coalesce(nullif(activity.application_name, ''), activity.usename, '') || ' pid ' || activity.pid as name,
@@ -200,7 +202,9 @@ select pinned.kind, pinned.name, pinned.age, pinned.seconds, pinned.unused
           from pg_replication_slots as slots
          where slots.xmin is not null
             or slots.catalog_xmin is not null) as pinned
- order by pinned.unused desc, coalesce(pinned.seconds, 0) desc, pinned.age desc nulls last
+ order by pinned.unused or coalesce(pinned.seconds, 0) > %(long)s::double precision
+          or coalesce(pinned.age, 0) > %(old)s::bigint desc,
+          pinned.unused desc, coalesce(pinned.seconds, 0) desc, pinned.age desc nulls last
  limit 5
 
 -- name: dead_rows

@@ -101,7 +101,7 @@ async def clocks(database: Database, settings: Settings) -> Check:
 
 async def vacuum(database: Database, settings: Settings) -> Check:
     """Dead rows of the tables that change most can be removed, and are."""
-    pins = await _read(database, "horizon")
+    pins = await _read(database, "horizon", long=LONG, old=OLD)
     tables = await _read(database, "dead_rows")
     altered = await _read(database, "catalog_tables")
     held = [pin for pin in pins if _pins(pin)]

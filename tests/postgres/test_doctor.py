@@ -106,7 +106,7 @@ alter table duly.attempts enable row level security;
 create rule swallow as on insert to duly.decisions do instead nothing;
 create function public.meddle() returns trigger language plpgsql as 'begin return new; end';
 create trigger meddle before insert on duly.runs_default for each row execute function public.meddle();
-alter table duly.processes set (autovacuum_enabled = false)
+alter table duly.processes set (autovacuum_enabled = off)
 """
 
 
