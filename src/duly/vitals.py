@@ -5,6 +5,7 @@ Everything here only reads, in short transactions.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
@@ -44,7 +45,7 @@ async def durability(database: Database, settings: Settings) -> Check:
         words = f"{word} is off: a crash may lose acknowledged decisions, and they may be decided again"
         return Check(check="durability", state="fail", words=words, hint="switch it on", seen=seen)
     waits = row["synchronous_standby_names"] and row["synchronous_commit"] != "local"
-    if waits and not row["synchronous"]:
+    if waits and row["synchronous"] < awaited(row["synchronous_standby_names"]):
         words = f"a commit waits for a standby that is not there ({row['synchronous_standby_names']})"
         hint = "bring it back, or change synchronous_standby_names"
         return Check(check="durability", state="fail", words=words, hint=hint, seen=seen)
@@ -63,6 +64,12 @@ async def durability(database: Database, settings: Settings) -> Check:
     )
     words = f"a commit is on disk before it is acknowledged (synchronous_commit {row['synchronous_commit']}); {copies}"
     return Check(check="durability", words=words, seen=seen)
+
+
+def awaited(names: str) -> int:
+    """How many standbys every commit waits for: the number before the list, which may be left out."""
+    number = re.match(r"\s*(?:(?:FIRST|ANY)\s+)?(\d+)\s*\(", names, re.IGNORECASE)
+    return int(number[1]) if number else 1
 
 
 async def clocks(database: Database, settings: Settings) -> Check:
@@ -196,7 +203,7 @@ async def progress(database: Database, settings: Settings) -> Check:
         hint = "it goes on, behind: wait, or start another process"
         return Check(check="progress", state="warn", words=words, hint=hint, seen=seen)
     verb = "duly worker" if row["durable"] else "duly scheduler"
-    hint = f"start `{verb}`" if not row["able"] else "see the checks above, and the log of the processes"
+    hint = f"start `{verb}`" if not row["able"] else "see the other checks, and the log of the processes"
     return Check(check="progress", state="fail", words=words, hint=hint, seen=seen)
 
 

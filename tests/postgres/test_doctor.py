@@ -18,6 +18,7 @@ from duly.postgres import Database, migrations, statements
 from duly.probes import Check
 from duly.settings import Settings
 from duly.structure import structure
+from duly.vitals import awaited
 from tests.postgres.workshop import Workshop
 
 HOUR = Clock(shift=3600)
@@ -182,6 +183,14 @@ async def test_a_role_without_rights_is_told_so_and_nothing_breaks(healthy: str,
     finally:
         server.execute("drop owned by doctor_guest", name_of(healthy))
         server.execute("drop role doctor_guest")
+
+
+@pytest.mark.parametrize(
+    ("names", "standbys"),
+    [("a", 1), ("a, b", 1), ("FIRST 2 (a, b)", 2), (" any 3 (a, b, *)", 3), ("2(a, b)", 2), ("first2", 1)],
+)
+def test_a_commit_waits_for_as_many_standbys_as_the_list_says(names: str, standbys: int) -> None:
+    assert awaited(names) == standbys
 
 
 async def test_durability_is_that_of_the_server_and_its_standbys(
