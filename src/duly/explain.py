@@ -193,10 +193,15 @@ async def _lateness(database: Database, connection: Connection, found: Evidence,
 
 
 def _resumed(found: Evidence, decided: datetime) -> datetime:
-    """From when on somebody could decide about the instant: the end of the pause that it fell into."""
-    if found.revision is None or not found.revision["paused"]:
-        return found.instant
-    return min(found.revision["until_at"] or decided, decided)
+    """From when on somebody could decide about the instant: the end of the pause, over all edits within it."""
+    begin = found.instant
+    for each in found.revisions:
+        if found.revision is None or each["revision"] < found.revision["revision"]:
+            continue
+        if each["from_at"] > begin or not reasons.paused(each, begin):
+            break
+        begin = min(each["until_at"] or decided, each["resumes_at"] or decided, decided)
+    return begin
 
 
 def _busy(
@@ -254,8 +259,8 @@ def _by_a_person(found: Evidence, span: Row, what: str) -> str | None:
     """Who paused the job or took the occurrence out, and why: that stands in the revision, in a calendar, or beside."""
     if span["cause"] == "excluded" and what == "reason" and found.calendar is not None:
         return reasons.calendar(found.calendar)
-    out = found.skip or found.calendar or found.revision
-    source = {"paused": found.revision, "excluded": out}.get(span["cause"])
+    own = found.revision and {**found.revision, "reason": None}  # a revision's reason is that of a pause
+    source = {"paused": found.revision, "excluded": found.skip or found.calendar or own}.get(span["cause"])
     return None if source is None else source[what]
 
 

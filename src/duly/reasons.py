@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from duly.clock import text
 
 Row = Mapping[str, Any]
+
+_TICK = timedelta(microseconds=1)
 
 
 def words(
@@ -51,9 +53,15 @@ def calendar(row: Row) -> str:
     return f"calendar {row['name']}, version {row['version']}{source}"
 
 
-def answer(revision: Row | None, policy: Row) -> str:
-    """Which answer holds for what nobody decided in time, as it is written: of a paused part that to the resume."""
-    if revision is not None and (revision["paused"] or revision["on_resume"]):
+def paused(revision: Row, at: datetime) -> bool:
+    """Was the job paused at an instant of this revision? After the end that was given it is in force as any other."""
+    ends = revision["resumes_at"]
+    return bool(revision["paused"] and (ends is None or at <= ends))
+
+
+def answer(revision: Row | None, policy: Row, at: datetime) -> str:
+    """Which answer holds for an instant that nobody decided in time, as it is written: of a pause that to its end."""
+    if revision is not None and (paused(revision, at) or (revision["on_resume"] and not revision["paused"])):
         return f'on_resume="{revision["on_resume"] or policy["on_resume"]}"'
     return f'catchup="{policy["catchup"]}"'
 
@@ -96,9 +104,15 @@ def _window(case: _Case) -> str:
 
 def _coalesced(case: _Case) -> str:
     return (
-        f'{answer(case.revision, case.policy)}, overlap="{case.policy["overlap"]}": of those that had piled up only '
-        f"the newest is a run, and {case.into} stands for it"
+        f'{_answers(case)}, overlap="{case.policy["overlap"]}": of those that had piled up only the newest is a run, '
+        f"and {case.into} stands for it"
     )
+
+
+def _answers(case: _Case) -> str:
+    """The answer that holds for the span; several may lie before the end of a pause and after it."""
+    ends = (case.span["lo"] + _TICK, case.span["hi"]) if case.several else (case.span["hi"],)
+    return " or ".join(dict.fromkeys(answer(case.revision, case.policy, at) for at in ends))
 
 
 def _overlap(case: _Case) -> str:

@@ -241,7 +241,7 @@ def _policies(found: Evidence) -> str:
     policy = found.policy
     if not policy:
         return "What the job answers cannot be read."
-    answer = reasons.answer(found.revision, policy)
+    answer = reasons.answer(found.revision, policy, found.instant)
     return f'The job answers {answer}, overlap="{policy["overlap"]}", grace {policy["grace"]:g} s.'
 
 

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from duly import Conflict, DefinitionError, Duly, NotFound, Run
+from duly import Conflict, DefinitionError, Duly, NotFound, Run, cron
 from promises.stage import Another, Hand, Open, at, decide, remember, rows, told
 
 NIGHT = "2027-01-05T01:00:00Z"
@@ -242,6 +242,29 @@ async def test_what_a_pause_left_is_explained_by_the_answer_to_its_end(laborator
         assert late["total"] == pytest.approx(late["parts"]["paused"], abs=60)
         assert late["parts"]["paused"] == 1800
         assert "30 min 0 s the job was paused" in last["text"]
+
+
+async def test_a_pause_is_told_from_its_begin_to_its_end_whatever_is_edited_in_it(laboratory: Open) -> None:
+    """After its end lateness is somebody's absence and catch-up answers; its reason is none of what was excluded."""
+    app, _ = hourly(catchup="latest", on_resume="latest", exclude=cron("30 3 * * *"))
+    async with laboratory(app, at=NIGHT) as t:
+        await t.client.jobs.pause("job", until="2027-01-05T04:00:00Z", reason="the warehouse moves")
+        await t.advance(by="1h")
+        await t.client.jobs.edit("job", grace=30)
+        await t.advance(by="3h")
+        await t.outage(by=2 * 3600 + 300)
+        await t.settle()
+        found = {hour: await t.client.explain("job", f"2027-01-05T0{hour}:30:00Z") for hour in range(1, 7)}
+        report = await t.client.postmortem()
+    late = {hour: each["lateness"] and each["lateness"]["parts"] for hour, each in found.items()}
+    assert [late[hour]["paused"] for hour in (1, 2)] == [9000, 5400]
+    assert [late[hour].get("paused", late[hour]["no_scheduler"]) for hour in (4, 6)] == [0, 2100]
+    assert (found[3]["cause"], found[3]["span"]["reason"]) == ("excluded", None)
+    for hour, answer in {1: "on_resume", 2: "on_resume", 5: "catchup", 6: "catchup"}.items():
+        assert f'{answer}="latest"' in found[hour]["text"]
+    missed = {each["cause"]: each for each in report["missed"]}
+    assert missed["excluded"]["reason"] is None
+    assert missed["coalesced"]["words"].startswith('catchup="latest"')
 
 
 async def test_a_plan_made_before_a_pause_loses_to_it(laboratory: Open) -> None:
