@@ -241,7 +241,7 @@ class _Reading:
         by_job: dict[int, list[Row]] = {}
         for row in revisions:
             by_job.setdefault(row["job_id"], []).append(row)
-        edges = await self._edges(connection, ids)
+        edges = await self._edges(connection, jobs)
         lines = {row["id"]: self._line(row, by_job.get(row["id"], []), edges) for row in jobs}
         await self._tiles(connection, lines)
         for job_id, words in await unbalanced(self.database, connection, ids):
@@ -262,11 +262,17 @@ class _Reading:
             except Unreadable as error:
                 self._counters[row["id"]] = str(error)
 
-    async def _edges(self, connection: Connection, ids: Sequence[int]) -> Mapping[int, Row]:
+    async def _edges(self, connection: Connection, jobs: Sequence[Row]) -> Mapping[int, Row]:
+        """Between which tiles to check; of a job whose cursor lies before the time there is nothing to ask."""
         if self.from_at is None and self.to_at is None:
             return {}
+        ids = [
+            row["id"]
+            for row in jobs
+            if self.from_at is None or row["cursor_at"] is None or row["cursor_at"] > self.from_at
+        ]
         rows = await self.database.rows(
-            connection, "audit", "audit_edges", job_ids=list(ids), from_at=self.from_at, to_at=self.to_at
+            connection, "audit", "audit_edges", job_ids=ids, from_at=self.from_at, to_at=self.to_at
         )
         return {row["job_id"]: row for row in rows}
 
@@ -281,6 +287,8 @@ class _Reading:
         edge = edges.get(job["id"])
         if edge is not None:
             line.narrow(edge["floor_at"], edge["ceiling_at"], self.to_at)
+        elif self.from_at is not None:
+            line.narrow(job["cursor_at"], None, None)
         return line
 
     def _span(self, row: Row) -> Span:

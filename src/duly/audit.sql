@@ -261,15 +261,18 @@ select outputs.attempt, outputs.head, outputs.tail, outputs.size
  order by outputs.attempt
 
 -- name: covering_span
--- The span that answers for one instant.
+-- The span that answers for one instant: the first that ends there or later, if it begins before. Tiles do not overlap, so
+-- none after it is looked at.
 select spans.lo, spans.hi, spans.count, spans.cause, spans.into_at, spans.revision, spans.decision_id,
        spans.author, spans.reason
-  from duly.spans
- where spans.job_id = %(job_id)s::bigint
-   and spans.hi >= %(instant)s::timestamptz
-   and spans.lo < %(instant)s::timestamptz
- order by spans.hi
- limit 1
+  from (select spans.lo, spans.hi, spans.count, spans.cause, spans.into_at, spans.revision, spans.decision_id,
+               spans.author, spans.reason
+          from duly.spans
+         where spans.job_id = %(job_id)s::bigint
+           and spans.hi >= %(instant)s::timestamptz
+         order by spans.hi
+         limit 1) as spans
+ where spans.lo < %(instant)s::timestamptz
 
 -- name: taken_out
 -- Who took one occurrence out, and why.

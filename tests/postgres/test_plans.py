@@ -197,3 +197,17 @@ WHO = (
 
 async def wait() -> None:
     """A task that nobody runs here."""
+
+
+async def test_whether_a_span_answers_for_an_instant_is_asked_of_one_span(database: Database) -> None:
+    """Not of all that follow, where the instant is a run's."""
+    async with database.connection() as connection:
+        await connection.execute(
+            "insert into duly.spans (job_id, lo, hi, count, cause, revision) "
+            "select 1, '2026-01-01Z'::timestamptz + n * interval '1 s', "
+            "       '2026-01-01Z'::timestamptz + (n + 1) * interval '1 s', 1, 'missed', 1 "
+            "  from generate_series(1, 5000) n"
+        )
+        await connection.execute("analyze duly.spans")
+        asked = {"job_id": 1, "instant": "2026-01-01Z"}
+        assert await touched(database, connection, "covering_span", asked, room="audit") < 20

@@ -224,6 +224,7 @@ async def test_nobody_is_missed_where_nothing_needs_anybody(laboratory: Open) ->
         assert absent(found) == {("worker", None, minute(9), minute(28))}
         later = await told(t, 10, 28)
         assert [each["mechanism"] for each in later["promised"]] == ["durable"]
+        assert (later["unaccounted"], later["findings"]) == (0, 0), "jobs at rest have no gap there"
         assert "19 s without a worker." in found["text"]
 
 
