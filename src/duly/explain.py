@@ -217,9 +217,9 @@ def _busy(
     if known is None or run is None:
         return begin, begin
     held, free = known["held_at"], known["at"]
-    if found.row["policy"]["overlap"] == "allow":
+    if found.policy.get("overlap") == "allow":
         held, free = known["placed_at"], known["freed_at"] if run["verdict"] == "caught_up" else None
-        if found.row["policy"].get("max_running") is not None:
+        if found.policy.get("max_running") is not None:
             free = known["gone_at"]
     held = min(max(held or begin, begin), decided)
     return held, min(max(free or held, held), decided)

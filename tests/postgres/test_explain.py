@@ -334,6 +334,22 @@ async def test_the_time_behind_an_earlier_run_is_overlap(past: History) -> None:
     }
 
 
+async def test_an_edit_of_overlap_changes_nothing_of_the_lateness_before_it(past: History) -> None:
+    """Runs stood side by side: that one of them was decided late was the database's, and stays that under queue."""
+    await past.process(past.scheduler, "up", NOON, at(60))
+    await minutely(past, overlap="allow")
+    past.clock.set(at(1))
+    await past.decide()
+    await past.claim()
+    past.clock.set(at(2) + timedelta(seconds=5))
+    await past.decide()
+    await past.claim()
+    before = (await told(past, at(2)))["lateness"]
+    assert (before["parts"]["overlap"], before["parts"]["database"]) == (0.0, 5.0)
+    await minutely(past, overlap="queue")
+    assert (await told(past, at(2)))["lateness"] == before
+
+
 @pytest.mark.parametrize(("overlap", "limit"), [("queue", 1), ("allow", 1)])
 async def test_waiting_behind_the_earlier_runs_of_a_backlog_is_no_delay_of_the_database(
     past: History, overlap: str, limit: int
