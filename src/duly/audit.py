@@ -32,7 +32,7 @@ NAMED = 100
 """Instants that are named one by one for each job; beyond, they are only counted."""
 
 LISTED = 10_000
-"""Findings that a report lists; beyond, they are only counted."""
+"""Findings, and answers to catch-up, that a report lists; beyond, they are only counted."""
 
 OWING = 100
 """Jobs of which a report says what they owe and why; beyond, they are only counted."""
@@ -101,6 +101,7 @@ class Totals:
     unaccounted: int = 0
     double: int = 0
     findings: int = 0
+    policies: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -121,7 +122,7 @@ class Report:
         return not (totals.unaccounted or totals.double or totals.findings or self.leadership)
 
     def document(self) -> dict[str, Any]:
-        """The report as JSON; ``findings_total`` counts also what is not listed."""
+        """The report as JSON; ``findings_total``, ``policies_total`` and ``owing_total`` count also what is not listed."""
         names = ("jobs", "occurrences", "runs", "skipped", "owed", "unaccounted", "double")
         return {
             "as_of": text(self.as_of),
@@ -129,6 +130,7 @@ class Report:
             "findings": [finding.document() for finding in self.findings],
             "findings_total": self.totals.findings,
             "policies": [answer.document() for answer in self.policies],
+            "policies_total": self.totals.policies,
             "leadership": [each.document() for each in self.leadership],
             "owing": [each.document() for each in self.owing],
             "owing_total": self.totals.owing,
@@ -326,7 +328,10 @@ class _Reading:
     def _policy(self, job: Row, revisions: Sequence[Row]) -> None:
         self.totals.jobs += 1
         in_force = [row for row in revisions if row["from_at"] <= self.as_of]
-        if in_force and self._answers:
+        if not in_force or not self._answers:
+            return
+        self.totals.policies += 1
+        if len(self.policies) < LISTED:
             row = in_force[-1]
             self.policies.append(
                 Answer(

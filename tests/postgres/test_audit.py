@@ -57,6 +57,7 @@ async def test_a_ledger_without_jobs_is_clean(past: History) -> None:
         "findings": [],
         "findings_total": 0,
         "policies": [],
+        "policies_total": 0,
         "leadership": [],
         "owing": [],
         "owing_total": 0,
@@ -371,3 +372,13 @@ async def test_a_large_ledger_is_checked_in_seconds(past: History) -> None:
     assert report.clean
     assert shape(report)["runs"] == 200_000
     assert seconds < 15
+
+
+async def test_answers_are_listed_up_to_a_bound_and_all_are_counted(
+    past: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("one", "other"):
+        await past.job(name, every(minutes=1, anchor=NOON))
+    monkeypatch.setattr("duly.audit.LISTED", 1)
+    document = (await audit(past.database)).document()
+    assert ([each["job"] for each in document["policies"]], document["policies_total"]) == (["one"], 2)

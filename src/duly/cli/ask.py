@@ -110,6 +110,8 @@ def _tell(report: Report) -> None:
             ("JOB", "CATCHUP", "BY", "SINCE", "REVISION"),
             [(each.job, each.catchup, each.author, text(each.at), each.revision) for each in report.policies],
         )
+    if report.totals.policies > len(report.policies):
+        line(f"{report.totals.policies - len(report.policies)} more answers; `duly jobs list` pages through all")
 
 
 def _tell_owing(report: Report) -> None:
