@@ -174,7 +174,7 @@ def _attempts(found: Found) -> str:
     ]
     begin = f"Attempts without success: {_and(told)}." if told else "No attempt ended in it without success."
     ended = _and(f"{count} {state}" for state, count in found["ended"].items())
-    return f"{begin} Of the runs that ended in it {ended}." if ended else begin
+    return f"{begin} Of the runs that ended in it, as they stand now, {ended}." if ended else begin
 
 
 def _attempt(one: Found) -> str:

@@ -122,7 +122,7 @@ class Report:
         return not (totals.unaccounted or totals.double or totals.findings or self.leadership)
 
     def document(self) -> dict[str, Any]:
-        """The report as JSON; ``findings_total``, ``policies_total`` and ``owing_total`` count also what is not listed."""
+        """The report as JSON; what ends in ``_total`` counts also what is not listed."""
         names = ("jobs", "occurrences", "runs", "skipped", "owed", "unaccounted", "double")
         return {
             "as_of": text(self.as_of),

@@ -204,7 +204,7 @@ select ended.outcome, ended.total, ended.namespace, ended.name, ended.scheduled_
  order by ended.outcome, ended.place
 
 -- name: ended
--- What became of the runs that ended in the window.
+-- What became of the runs that ended in the window, as they stand now: one that was tried again since ended later, or not yet.
 select runs.state, count(runs.job_id) as count
   from duly.runs
  where runs.finished_at > %(from_at)s::timestamptz

@@ -82,6 +82,7 @@ async def test_an_outage_is_told_with_who_was_absent_what_it_cost_and_what_was_c
         assert accounts == "The audit of it finds nothing: unaccounted 0, double 0."
         assert "1 failed (report@" in found["text"]
         assert ": Rehearsed: as the test wants it)" in found["text"]
+        assert "Of the runs that ended in it, as they stand now, 1 failed and 4 succeeded." in found["text"]
 
         part = await told(t, 22, 31)
         [missed] = part["missed"]

@@ -111,7 +111,9 @@ def _tell(report: Report) -> None:
             [(each.job, each.catchup, each.author, text(each.at), each.revision) for each in report.policies],
         )
     if report.totals.policies > len(report.policies):
-        line(f"{report.totals.policies - len(report.policies)} more answers; `duly jobs list` pages through all")
+        line(
+            f"{report.totals.policies - len(report.policies)} more answers; `duly jobs list` pages through all"
+        )
 
 
 def _tell_owing(report: Report) -> None:
