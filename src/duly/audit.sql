@@ -194,6 +194,18 @@ select jobs.id, jobs.namespace, jobs.name, jobs.state, jobs.removed_at
  order by asked.place, jobs.id desc
  limit 1
 
+-- name: namesake
+-- The removed job that went by the name of this one at an instant; no index holds it, so this too is asked second.
+select earlier.id, earlier.namespace, earlier.name, earlier.state, earlier.removed_at
+  from duly.jobs as known
+  join duly.jobs as earlier on earlier.namespace = known.namespace and earlier.name = known.name
+   and earlier.state = 'removed' and earlier.id <> known.id and earlier.removed_at >= %(instant)s::timestamptz
+ where known.id = %(job_id)s::bigint
+   and exists (select from duly.revisions
+                where revisions.job_id = earlier.id and revisions.from_at < %(instant)s::timestamptz)
+ order by earlier.id desc
+ limit 1
+
 -- name: near_names
 -- Names of about the same length, as they are shown, for the hint.
 select case when jobs.namespace = 'default' then jobs.name else jobs.namespace || '/' || jobs.name end as name

@@ -50,13 +50,10 @@ async def explain(database: Database, job: str, instant: datetime) -> dict[str, 
 
 async def _evidence(database: Database, connection: Connection, name: str, instant: datetime) -> Evidence:
     now = await database.now(connection)
-    job = await listing.named(database, connection, name)
+    job, revisions = await _promises(database, connection, name, instant)
     row = await listing.job_row(database, connection, job["id"])
     alive = await database.row(connection, "audit", "alive")
     assert alive is not None
-    revisions = await database.rows(
-        connection, "audit", "listed_revisions", job_ids=[job["id"]], revisions=[0]
-    )
     found = Evidence(job=job, row=row, instant=instant, now=now, alive=alive, revisions=revisions)
     found.revision = next((each for each in revisions if _in_force(each, instant)), None)
     found.schedule = listing.readable(found.revision["schedule"]) if found.revision else None
@@ -65,6 +62,24 @@ async def _evidence(database: Database, connection: Connection, name: str, insta
     found.nearest = _nearest(revisions, instant)
     await _tile(database, connection, found)
     return found
+
+
+async def _promises(
+    database: Database, connection: Connection, name: str, at: datetime
+) -> tuple[Row, list[Row]]:
+    """The job of that name with its revisions: before it began, a removed one that went by its name at the instant."""
+    job = await listing.named(database, connection, name)
+    revisions = await _revisions(database, connection, job)
+    if revisions and at <= revisions[0]["from_at"]:
+        then = await database.row(connection, "audit", "namesake", job_id=job["id"], instant=at)
+        if then is not None:
+            return then, await _revisions(database, connection, then)
+    return job, revisions
+
+
+async def _revisions(database: Database, connection: Connection, job: Row) -> list[Row]:
+    ids = [job["id"]]
+    return await database.rows(connection, "audit", "listed_revisions", job_ids=ids, revisions=[0])
 
 
 def _in_force(revision: Row, at: datetime) -> bool:

@@ -463,6 +463,9 @@ async def run_row(database: Database, connection: Connection, address: str) -> R
     found = await named(database, connection, name)
     rows = await _run_rows(database, connection, limit=1, job_id=found["id"], exact_at=at, exact_key=key)
     if not rows:
+        job = await database.row(connection, "audit", "namesake", job_id=found["id"], instant=at) or found
+        rows = await _run_rows(database, connection, limit=1, job_id=job["id"], exact_at=at, exact_key=key)
+    if not rows:
         raise NotFound(
             f"there is no run {address}",
             hint=f"`duly explain {name} {text(at)}` says what became of that instant",

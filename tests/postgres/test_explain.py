@@ -11,6 +11,7 @@ from uuid import uuid4
 
 import pytest
 
+from duly import listing
 from duly.errors import NotFound
 from duly.explain import explain
 from duly.schedules import cron, every
@@ -137,6 +138,24 @@ async def test_a_removed_job_explains_what_was_owed_and_owes_nothing_after(past:
     after = await told(past, at(5))
     assert after["verdict"] == "none"
     assert "was removed at 2027-01-05T12:03:30Z" in after["text"]
+
+
+async def test_what_a_removed_job_ran_is_found_though_another_goes_by_its_name(past: History) -> None:
+    await minutely(past)
+    await past.go(60)
+    await past.catalog.remove("j", author="ada")
+    past.clock.set(at(9))
+    await minutely(past)
+    document = await told(past, at(1))
+    assert (document["verdict"], document["run"]["state"]) == ("run", "succeeded")
+    async with past.database.connection() as connection:
+        row = await listing.run_row(past.database, connection, "j@2027-01-05T12:01:00Z")
+        assert row["state"] == "succeeded"
+        with pytest.raises(NotFound, match="no run j@2027-01-05T12:02:00Z"):
+            await listing.run_row(past.database, connection, "j@2027-01-05T12:02:00Z")
+    between = await told(past, at(5))
+    assert (between["verdict"], between["revision"]) == ("none", None)
+    assert "was activated at 2027-01-05T12:09:00Z" in between["text"]
 
 
 async def span(past: History, cause: str, **more: Any) -> None:
