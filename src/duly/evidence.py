@@ -75,6 +75,12 @@ class Evidence:
         return "owed" if self.instant > self.row["cursor_at"] else "none"
 
     @property
+    def decided(self) -> datetime | None:
+        """When it was decided, as far as a decision is known."""
+        at: datetime | None = self.decision["at"] if self.decision else None
+        return at
+
+    @property
     def policy(self) -> Mapping[str, Any]:
         """What the job answers under the revision in force, or the newest where there was none; empty if spoiled."""
         policy = self.revision["policy"] if self.revision else self.row["policy"]

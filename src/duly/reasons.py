@@ -25,13 +25,14 @@ def words(
     several: bool = False,
     into: str | None = None,
     removed_at: datetime | None = None,
+    decided: datetime | None = None,
 ) -> str:
     """Why the occurrences of a span were not run: its cause, and which answer of the job or which person that was.
 
     ``revision`` is the one in force and ``policy`` its answers, ``skip`` who took the occurrence out, ``calendar``
     the version that holds its day, ``held_by`` who held the job in silence while somebody was there to decide, ``into``
-    the run that stands for it, ``removed_at`` the end of the job's time line. Of ``several`` spans only what holds for
-    each of them is said.
+    the run that stands for it, ``removed_at`` the end of the job's time line, ``decided`` when it was decided. Of
+    ``several`` spans only what holds for each of them is said.
     """
     case = _Case(
         span=span,
@@ -43,6 +44,7 @@ def words(
         several=several,
         into=into,
         removed_at=removed_at,
+        decided=decided,
     )
     return _CAUSES[span["cause"]](case)
 
@@ -59,10 +61,20 @@ def paused(revision: Row, at: datetime) -> bool:
     return bool(revision["paused"] and (ends is None or at <= ends))
 
 
-def answer(revision: Row | None, policy: Row, at: datetime) -> str:
-    """Which answer holds for an instant that nobody decided in time, as it is written: of a pause that to its end."""
-    if revision is not None and (paused(revision, at) or (revision["on_resume"] and not revision["paused"])):
-        return f'on_resume="{revision["on_resume"] or policy["on_resume"]}"'
+def answer(revision: Row | None, policy: Row, at: datetime, decided: datetime | None) -> str:
+    """Which answer holds for an instant that nobody decided in time, as it is written: of a pause that to its end.
+
+    ``decided`` is when it was decided, None where it is owed: what a person answers to a resume or a release holds for
+    what is decided from then on.
+    """
+    if revision is None:
+        return f'catchup="{policy["catchup"]}"'
+    over = revision["until_at"]
+    word = revision["on_resume"] if decided is None or (over is not None and decided >= over) else None
+    if paused(revision, at):
+        return f'on_resume="{word or policy["on_resume"]}"'
+    if word and not revision["paused"]:
+        return f'on_resume="{word}" (what was kept back was released with {word})'
     return f'catchup="{policy["catchup"]}"'
 
 
@@ -84,6 +96,7 @@ class _Case:
     several: bool
     into: str | None
     removed_at: datetime | None
+    decided: datetime | None
 
 
 def _missed(case: _Case) -> str:
@@ -92,8 +105,12 @@ def _missed(case: _Case) -> str:
         why = "it was not decided before it was too late, or before the next one was due (explain says why)"
     if case.held_by is not None:
         why = f"the job was held by {case.held_by}, when it was too late, or the next one was due"
-    answer = f'catchup="{case.policy["catchup"]}", grace {case.policy["grace"]:g} s'
-    return f"{answer}: {why}, and a missed one's work need not happen later"
+    answers = _answers(case, "none")
+    if answers.startswith("on_resume"):
+        why = "it had not been decided before"
+    return (
+        f"{answers}, grace {case.policy['grace']:g} s: {why}, and a missed one's work need not happen later"
+    )
 
 
 def _window(case: _Case) -> str:
@@ -109,10 +126,21 @@ def _coalesced(case: _Case) -> str:
     )
 
 
-def _answers(case: _Case) -> str:
-    """The answer that holds for the span; several may lie before the end of a pause and after it."""
-    ends = (case.span["lo"] + _TICK, case.span["hi"]) if case.several else (case.span["hi"],)
-    return " or ".join(dict.fromkeys(answer(case.revision, case.policy, at) for at in ends))
+def _answers(case: _Case, word: str = "") -> str:
+    """The answer that holds for the span, one of ``word`` where that is given.
+
+    Several may lie before the end of a pause and after it, and be decided before a release and after it.
+    """
+    span, revision, policy = case.span, case.revision, case.policy
+    if not case.several:
+        return answer(revision, policy, span["hi"], case.decided)
+    before = [] if revision is None or revision["paused"] else [revision["from_at"]]
+    told = [
+        answer(revision, policy, at, when)
+        for at in (span["lo"] + _TICK, span["hi"])
+        for when in (*before, None)
+    ]
+    return " or ".join(dict.fromkeys([each for each in told if f'="{word}' in each] or told))
 
 
 def _overlap(case: _Case) -> str:

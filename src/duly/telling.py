@@ -217,6 +217,7 @@ def _span_words(found: Evidence, span: Row) -> list[str]:
         held_by=_silent(found),
         into=found.into,
         removed_at=found.job["removed_at"],
+        decided=found.decided,
     )
     covers = "it alone" if span["count"] == 1 else f"{span['count']} occurrences"
     return [
@@ -241,7 +242,7 @@ def _policies(found: Evidence) -> str:
     policy = found.policy
     if not policy:
         return "What the job answers cannot be read."
-    answer = reasons.answer(found.revision, policy, found.instant)
+    answer = reasons.answer(found.revision, policy, found.instant, found.decided)
     return f'The job answers {answer}, overlap="{policy["overlap"]}", grace {policy["grace"]:g} s.'
 
 

@@ -187,6 +187,31 @@ async def test_a_job_that_the_scheduler_set_aside_is_released_with_a_word(labora
         assert (await told(t, "job", DAY))[1:3] == ["05 03:30 coalesced 2", "05 04:30 run"]
 
 
+async def test_the_word_of_a_release_is_told_of_what_was_kept_back_alone(laboratory: Open) -> None:
+    """What an outage left before was answered by catch-up, under the same revision."""
+    app, _ = hourly(catchup="latest")
+    async with laboratory(app, at=NIGHT) as t:
+        await t.outage(by="2h")
+        await rows(
+            t,
+            "insert into duly.runs (job_id, scheduled_at, state) values (1, '2027-01-05T04:30:00Z', 'succeeded')",
+        )
+        await t.advance(by="4h")
+        await rows(t, "delete from duly.runs where scheduled_at = '2027-01-05T04:30:00Z'")
+        await t.client.jobs.release("job", "none")
+        await t.settle()
+        outage = await t.client.explain("job", "2027-01-05T01:30:00Z")
+        kept = await t.client.explain("job", "2027-01-05T05:30:00Z")
+        report = await t.client.postmortem()
+    assert (outage["cause"], kept["cause"]) == ("coalesced", "missed")
+    assert 'cause coalesced: catchup="latest", overlap="queue_one": of those' in outage["text"]
+    told = 'on_resume="none" (what was kept back was released with none)'
+    assert f"cause missed: {told}, grace 60 s: it had not been decided before" in kept["text"]
+    words = {each["cause"]: each["words"] for each in report["missed"] if each["revision"] == 1}
+    assert words["missed"].startswith(f"{told}, grace")
+    assert words["coalesced"].startswith(f'catchup="latest" or {told}, overlap="queue_one"')
+
+
 # ------------------------------------------------------------------ cancel and retry
 
 
