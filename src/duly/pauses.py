@@ -361,7 +361,7 @@ class Pauses:
         found: dict[int, list[Row]] = {row["id"]: [] for row, _ in meant}
         for row in rows:
             known = found[row["job_id"]]
-            if not known or whole or (known[-1]["paused"] and row["paused"]):
+            if not known or whole or (known[-1]["paused"] and _paused(row, row["until_at"] - _TICK)):
                 known.append({**row, "cursor_at": reached[row["job_id"]], "meant": whole or row["paused"]})
         return found
 

@@ -73,7 +73,7 @@ def answer(revision: Row | None, policy: Row, at: datetime, decided: datetime | 
     word = revision["on_resume"] if decided is None or (over is not None and decided >= over) else None
     if paused(revision, at):
         return f'on_resume="{word or policy["on_resume"]}"'
-    if word and not revision["paused"]:
+    if word:
         return f'on_resume="{word}" (what was kept back was released with {word})'
     return f'catchup="{policy["catchup"]}"'
 

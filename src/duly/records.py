@@ -285,11 +285,14 @@ def armed(finished: Sequence[Finished], rows: Sequence[Row]) -> list[Finished]:
 
 
 def parted(rule: Rule, row: Row, cursor: Row) -> list[Rule]:
-    """A revision as the planner takes it: one that is paused until an instant of its own is in force after it."""
+    """A revision as the planner takes it: one that is paused until an instant of its own is in force after it.
+
+    What a release answered for it holds on both sides of that instant.
+    """
     ends, until = row["resumes_at"], rule.until_at
     if not rule.paused or ends is None or (until is not None and until <= ends):
         return [rule]
-    follows = replace(rule, paused=False, on_resume=None)
+    follows = replace(rule, paused=False)
     return [follows] if cursor["cursor_at"] >= ends else [replace(rule, until_at=ends), follows]
 
 

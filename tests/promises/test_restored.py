@@ -189,3 +189,35 @@ async def test_what_was_set_aside_sleeps_until_a_person_lets_it_go(
             1,
             revisions,
         ]
+
+
+async def test_a_release_answers_what_is_owed_since_a_pause_had_come_to_its_end(laboratory: Open) -> None:
+    """The pause is over, though no edit has followed it: what the release says holds for all that is owed."""
+    app, seen = hourly(catchup="all")
+    async with laboratory(app, at=NIGHT) as t:
+        await t.client.jobs.pause("job", until="2027-01-05T02:00:00Z")
+        await t.advance(by="2h")
+        async with t.database.transaction() as connection:
+            await Ledger(t.database).hold(connection, 1)
+            assert await Catalog(t.database).park(connection, 1, "held", "spoiled") == "job"
+        await t.advance(by="3h")
+        [released] = (await t.client.jobs.release("job", "none")).resumed
+        assert (released.count, released.runs) == (3, 0)
+        before = hours(seen)
+        await t.advance(by="1h")
+        assert hours(seen) == [*before, 6]
+        assert "05 05:30 missed 3" in await told(t, "job", DAY)
+
+
+async def test_a_pause_that_has_ended_is_not_part_of_the_next_one(laboratory: Open) -> None:
+    """What somebody answers to the end of a pause is said of that one, and not of one before it."""
+    app, seen = hourly(catchup="all", on_resume="all")
+    async with laboratory(app, at=NIGHT) as t:
+        await t.client.jobs.pause("job", until="2027-01-05T02:00:00Z")
+        await t.advance(by="2h", scheduler=False, worker=False)
+        await t.client.jobs.pause("job")
+        await t.advance(by="2h", scheduler=False, worker=False)
+        [resumed] = (await t.client.jobs.resume("job", on_resume="none")).resumed
+        assert (resumed.count, resumed.runs) == (2, 0)
+        await t.settle()
+        assert hours(seen) == [1, 2]
