@@ -197,10 +197,18 @@ class PlannedSpan:
 
     @property
     def signed(self) -> tuple[str | None, str | None]:
-        """Who took its instants out and why; nobody where a calendar did, or people for different reasons."""
+        """Who took its instants out and why; nobody where a calendar did, or people for different reasons.
+
+        What was taken out before an edit, and is none of its instants since, is not asked.
+        """
         if self.cause != "excluded" or not self.rule.skips:
             return None, None
-        told = [who for at, who in self.rule.skips.items() if self.lo < at <= self.hi]
+        its = self.rule.schedule
+        told = [
+            who
+            for at, who in self.rule.skips.items()
+            if self.lo < at <= self.hi and its.count(at - _TICK, at)
+        ]
         return told[0] if len(told) == self.count and len(set(told)) == 1 else (None, None)
 
 

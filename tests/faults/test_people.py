@@ -188,8 +188,10 @@ def _every_cause_is_what_was_done(url: str, people: People) -> set[str]:
         if cause == "paused":
             assert any(job == name and begin <= lo and hi <= end for name, begin, end in people.pauses)
         elif cause == "excluded":
+            # After an edit what was taken out may be no instant any more.
             inside = {at for name, at in people.skips if name == job and lo < at <= hi}
-            assert (len(inside), author) == (count, "people")
+            assert len(inside) >= count
+            assert author == "people"
         elif cause == "removed":
             # One for each revision that still owed something.
             assert author == "people"

@@ -125,6 +125,19 @@ async def test_a_person_takes_an_occurrence_out_of_any_job(
         assert await told(t, "j") == wanted
 
 
+async def test_who_took_it_out_is_told_whatever_was_taken_out_before_an_edit(laboratory: Open) -> None:
+    """12:03 is no instant any more: who had taken it out has no say in what became of 12:04."""
+    app = Duly()
+    remember(app, "j", "* * * * *", catchup="none")
+    async with laboratory(app, at="2027-01-05T12:00:30Z") as t:
+        await t.client.jobs.skip("j", parse("2027-01-05T12:03:00Z"), reason="stocktaking")
+        await t.client.jobs.edit("j", schedule="*/2 * * * *")
+        await t.client.jobs.skip("j", parse("2027-01-05T12:04:00Z"), reason="holiday")
+        await t.advance(by="6m")
+        told_of = await rows(t, "select count, reason from duly.spans where cause = 'excluded'")
+        assert told_of == [{"count": 1, "reason": "holiday"}]
+
+
 SPRING = parse("2027-03-01T00:00:00Z")
 
 
