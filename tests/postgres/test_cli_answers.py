@@ -51,8 +51,8 @@ EXPLAIN = {
     "lateness", "nearest", "text",
 }  # fmt: skip
 POSTMORTEM = {
-    "as_of", "from", "to", "assumed", "job", "promised", "nobody", "no_worker", "processes", "leases", "overtaken", "mechanisms",
-    "decided", "missed", "causes", "caught_up", "attempts", "ended", "owed", "unaccounted", "double", "findings",
+    "as_of", "from", "to", "assumed", "job", "promised", "nobody", "no_worker", "processes", "leases", "overtaken",
+    "mechanisms", "decided", "missed", "causes", "caught_up", "attempts", "ended", "owed", "unaccounted", "double", "findings",
     "left_out", "text",
 }  # fmt: skip
 
