@@ -52,8 +52,8 @@ EXPLAIN = {
 }  # fmt: skip
 POSTMORTEM = {
     "as_of", "from", "to", "assumed", "job", "promised", "nobody", "no_worker", "processes", "leases", "overtaken",
-    "mechanisms", "decided", "missed", "causes", "caught_up", "attempts", "ended", "owed", "unaccounted", "double", "findings",
-    "left_out", "text",
+    "mechanisms", "decided", "missed", "causes", "caught_up", "attempts", "ended", "owed", "unaccounted", "double",
+    "findings", "left_out", "text",
 }  # fmt: skip
 
 Ask = Callable[..., Any]
