@@ -252,11 +252,10 @@ class Catalog:
                 await self._end(connection, job["id"], shown(job["namespace"], job["name"]), author)
 
     async def _pruned(self, job_id: int, name: str, wish: Wish) -> bool:
-        """Remove a job that its owner declares no more; False if a later deploy has declared it meanwhile.
+        """Remove a job that its owner declares no more; a deploy that is older than this one does not make it again.
 
-        So too where its instants were made with newer zone data than this process has.
-
-        A deploy that is older than this one does not make it again.
+        False if a later deploy has declared it meanwhile, or its instants were made with newer zone data than this
+        process has.
         """
         try:
             async with self.database.transaction() as connection:

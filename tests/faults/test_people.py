@@ -5,18 +5,20 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import psycopg
 import pytest
 
 from duly import Conflict, NotFound, SyncClient, every
+from duly.schedules import load
 from tests.conftest import wait_until
 from tests.faults.people import ANSWERS, JOBS
 from tests.faults.processes import Loop
 
 APP = str(Path(__file__).with_name("people.py"))
+TICK = timedelta(microseconds=1)
 ROLES = ("up", "up", "scheduler", "worker")
 SECONDS = [9.0, pytest.param(60.0, marks=pytest.mark.long)]
 # What nobody decided, and what fell due while busy, by the answers of the six kinds of job.
@@ -170,8 +172,10 @@ def _every_cause_is_what_was_done(url: str, people: People) -> set[str]:
     """Hold the ledger to the log of what was done; returns the causes that were seen."""
     with psycopg.connect(url) as connection:
         spans = connection.execute(
-            "select jobs.name, spans.lo, spans.hi, spans.count, spans.cause, spans.author from duly.spans"
-            " join duly.jobs on jobs.id = spans.job_id where spans.count > 0"
+            "select jobs.name, spans.lo, spans.hi, spans.count, spans.cause, spans.author, schedules.definition"
+            "  from duly.spans join duly.jobs on jobs.id = spans.job_id"
+            "  join duly.revisions on revisions.job_id = spans.job_id and revisions.revision = spans.revision"
+            "  join duly.schedules on schedules.id = revisions.schedule_id where spans.count > 0"
         ).fetchall()
         runs = connection.execute(
             "select jobs.name, runs.scheduled_at from duly.runs"
@@ -184,14 +188,15 @@ def _every_cause_is_what_was_done(url: str, people: People) -> set[str]:
     assert len(removed) == len(people.removals)
     for name, at in removed:
         assert any(name == job and before <= at <= after for job, before, after in people.removals)
-    for job, lo, hi, count, cause, author in spans:
+    for job, lo, hi, count, cause, author, schedule in spans:
         if cause == "paused":
             assert any(job == name and begin <= lo and hi <= end for name, begin, end in people.pauses)
         elif cause == "excluded":
-            # After an edit what was taken out may be no instant any more.
-            inside = {at for name, at in people.skips if name == job and lo < at <= hi}
-            assert len(inside) >= count
-            assert author == "people"
+            # After an edit what was taken out may be no instant of the schedule any more.
+            beat = load(schedule)
+            taken = {at for name, at in people.skips if name == job and lo < at <= hi}
+            inside = {at for at in taken if beat.count(at - TICK, at)}
+            assert (len(inside), author) == (count, "people")
         elif cause == "removed":
             # One for each revision that still owed something.
             assert author == "people"
