@@ -333,13 +333,15 @@ select events.data
 
 -- name: generations
 -- What these durable jobs have, a timer or a run that holds the place; and timers of jobs that want none. One that is
--- paused without an end awaits nothing, whatever was edited meanwhile.
+-- paused without an end awaits nothing, whatever was edited meanwhile. Runs from before an edit that were let go on side by
+-- side, or are tried again, need no place.
 select jobs.id, jobs.state, policies.mechanism, timers.fires_at, cursors.live_at, place.state as live_state,
        (cursors.due_at is not null or cursors.revision < cursors.newest_revision)
        and not (newest.paused and newest.resumes_at is null) as awaits,
        (select count(runs.job_id) from duly.runs
          where runs.job_id = jobs.id and runs.state in ('queued', 'running', 'asleep', 'parked')
-           and runs.waits_for is distinct from 'place') as live
+           and runs.waits_for is distinct from 'place'
+           and not exists (select from duly.policies as own where own.id = runs.policy_id and not own.exclusive)) as live
   from duly.jobs
   join duly.cursors on cursors.job_id = jobs.id
   join duly.revisions as newest on newest.job_id = jobs.id and newest.revision = cursors.newest_revision

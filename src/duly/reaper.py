@@ -69,7 +69,7 @@ class Reaper:
 
         What has ended by it, said and returned. Raises what the database raises.
         """
-        asked = await ask_durable(self._ledger)
+        asked = await ask_durable(self._ledger, self._agrees)
         if asked.told:
             self._on_ready()
         return self._told([*asked.ended, *await expire(self._ledger)])
@@ -87,9 +87,18 @@ class Reaper:
 
     async def _settle(self) -> None:
         """What fell due for busy durable jobs while nobody was up gets its verdict: no scheduler ever looks at them."""
-        if self._decider is not None:
+        if self._decider is not None and await self._agrees():
             mechanism = Interrupted(self._ledger)
             await self._decider.decide(mechanism, after=BEGINNING, until=BEGINNING, limit=SETTLED)
+
+    async def _agrees(self) -> bool:
+        """Is this process's clock near enough to the database's? Else it says of nothing that it is due."""
+        if self._decider is None:
+            return True
+        database = self._ledger.database
+        async with database.connection() as connection:
+            now = await database.now(connection)
+        return not self._decider.holds((now - database.clock.now()).total_seconds())
 
     async def sweep(self) -> int:
         """The slow net: look again at jobs and runs that nothing would wake; returns how many there were.

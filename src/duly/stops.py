@@ -8,7 +8,7 @@ nobody runs at the moment (ready, asleep, parked) ends at once, by the one exit 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -66,10 +66,15 @@ async def ask_holders(ledger: Ledger, connection: Connection, job_ids: Sequence[
     return await ask(ledger, connection, [key_of(row) for row in rows], reason)
 
 
-async def ask_durable(ledger: Ledger) -> Asked:
-    """Ask the runs of durable jobs to stop that are in the way of their next: no scheduler ever looks at those."""
+async def ask_durable(ledger: Ledger, may: Callable[[], Awaitable[bool]]) -> Asked:
+    """Ask the runs of durable jobs to stop that are in the way of their next: no scheduler ever looks at those.
+
+    Where there are some, ``may`` is asked first whether this process is one to say that something is due.
+    """
     async with ledger.database.connection() as connection:
         rows = await ledger.database.rows(connection, "records", "overdue_durable", limit=_AT_ONCE)
+    if not rows or not await may():
+        return Asked()
     told: list[Key] = []
     ended: list[Finished] = []
     for row in rows:

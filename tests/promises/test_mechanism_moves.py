@@ -12,7 +12,7 @@ import pytest
 
 from duly import Duly, Run, every
 from duly.testing import Lab
-from tests.promises.stage import Open, remember, rows, told
+from tests.promises.stage import Hand, Open, remember, rows, told
 
 START = datetime(2027, 1, 5, 12, tzinfo=UTC)
 PAIRS = {
@@ -149,3 +149,25 @@ async def test_over_a_boundary_that_nobody_saw(laboratory: Open) -> None:
             assert await told(t, name) == ["12:00:05 run", "12:00:07 ended 0", "12:00:10 run"], name
             assert await mechanisms(t, name) == [(1, before), (2, after)]
         assert await keep_apart(t)
+
+
+async def test_what_was_let_go_on_side_by_side_needs_no_place_once_the_job_is_durable(
+    laboratory: Open,
+) -> None:
+    """Two runs from before the edit live on, and one is tried again: no place is theirs, and the audit wants none."""
+    app, edited = Duly(), Duly()
+    remember(app, "j", every(seconds=5), catchup="all", overlap="allow")
+    seen = remember(edited, "j", every(seconds=5), catchup="all", mechanism="durable")
+    async with laboratory(app, at=START) as t:
+        hand = await Hand(t).enter()
+        await t.advance(by=10, worker=False)
+        held = await hand.claim()
+        await t.edit(edited)
+        await t.advance(by=1)
+        await t.audit()
+        for claimed in held:
+            await hand.end(claimed, "failed", error={"class": "Broken", "message": "for good"})
+        await t.client.runs.retry(held[0].id)
+        await t.audit()
+        await t.advance(by=4)
+        assert [run.scheduled_at.second for run in seen] == [5, 15]

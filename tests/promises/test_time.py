@@ -10,7 +10,9 @@ from duly import Duly, every
 from duly.audit import audit
 from duly.clock import Clock, VirtualClock
 from duly.leases import Presence
+from duly.ledger import Ledger
 from duly.postgres import Database
+from duly.reaper import Reaper
 from duly.schedules import once
 from duly.settings import Settings
 from duly.testing import Lab
@@ -131,6 +133,34 @@ async def test_an_edit_while_the_database_s_clock_is_behind_the_cursor_is_a_boun
             assert applied.edited == ["minutely"]
         await t.advance(by="5m")
         assert (await told(t, "minutely"))[-3:] == ["12:10:00 run", "12:12:00 run", "12:14:00 run"]
+
+
+async def test_when_the_database_jumps_ahead_nobody_decides_what_fell_due_behind_a_lost_durable_run(
+    laboratory: Open,
+) -> None:
+    """Every lease ends and the loss is seen; but what seems to be missed has not come, and the clocks disagree."""
+    app = Duly()
+    for overlap in ("skip", "cancel"):
+        remember(app, overlap, "* * * * *", catchup="none", overlap=overlap, mechanism="durable")
+    async with laboratory(app, at=NOON) as t:
+        hand = await Hand(t).enter(lease=100)
+        t.clock.set(at(NOON) + timedelta(minutes=1))
+        assert len(await hand.start()) == 2
+        before, clock = t.now, Skewed(t, 0.0)
+        t.clock.set(before + timedelta(hours=1))
+        clock.skew = -3600.0
+        async with Database(t.database.url, clock=clock) as jumped:
+            ledger, process = Ledger(jumped), Another(t, jumped)
+            async with jumped.connection() as connection:
+                await ledger.outage(connection, before)
+            reaper = Reaper(
+                ledger, events=process.scheduler._decider._events, decider=process.scheduler._decider
+            )
+            assert [one.outcome for one in await reaper.reap()] == ["lost", "lost"]
+            await reaper.sweep()
+        assert [one["holding"] for one in process.events if one["event"] == "clock"] == [True]
+        assert {await cursor_of(t, job) for job in ("skip", "cancel")} == {before}
+        assert await rows(t, "select job_id from duly.runs where cancel_at is not null") == []
 
 
 TICKS = [(1, 0), (7, 3), (30, 28), (59, 31), (61, 0), (90, 58)]
