@@ -18,6 +18,8 @@ from duly.run import Run
 from duly.tasks import HTTP, SHELL
 from duly.transactions import Effects, Tills
 
+_AGAIN = ("timed_out", "drained", "lost")  # the stops after which another attempt may go on from the history
+
 
 @dataclass(kw_only=True, slots=True)
 class Held:
@@ -40,13 +42,17 @@ async def execute(held: Held, tasks: Mapping[str, Task], tills: Tills, threads: 
     """Run what the attempt is to run, to its end: a command, a call, or one of ``tasks``."""
     policy = held.claimed.policy
     held.effects = Effects(tills, held.claimed, held.worker)
-    memory = Memory(tills, held.claimed, held.worker, held.effects)
+    task = tasks.get(policy.task_name)
+    # A coroutine is cancelled when it is stopped: what it asks for afterwards is its cleaning up. A thread goes on.
+    cut = task is not None and task.is_async
+    memory = Memory(
+        tills, held.claimed, held.worker, held.effects, lambda: cut and held.stop.reason in _AGAIN
+    )
     run = Run.of(held.claimed, held.effects, memory, lambda: held.stop.reason is not None)
     if policy.task_name == SHELL:
         return await run_shell(policy.task, run, held.stop, threads)
     if policy.task_name == HTTP:
         return await run_http(policy.task, run, held.stop, threads, policy.timeout)
-    task = tasks.get(policy.task_name)
     if task is None:
         return Ending(error=fault("NotFound", f"this worker has no task {policy.task_name!r}"))
     return await run_task(task, run, held.stop, threads)

@@ -7,6 +7,7 @@ is replayed but the sequence of questions: another sequence is a :class:`~duly.e
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import json
 import threading
@@ -23,7 +24,7 @@ from psycopg_pool import PoolClosed, PoolTimeout
 
 from duly import crash
 from duly.errors import Fenced, HistoryTooLarge, RunError, StepMismatch
-from duly.histories import Entry, kept, outcome, seconds_of, sequence, signal_name
+from duly.histories import TIMED_OUT, Entry, at_odds, kept, keyed, outcome, seconds_of, signal_name, tried
 from duly.jobs import RESULT_LIMIT, plain_json
 from duly.postgres import Row
 from duly.records import Claimed, run_id
@@ -33,7 +34,6 @@ EVENTS_LIMIT = 10_000
 """How many events a run may remember."""
 HISTORY_LIMIT = 16 * 1024 * 1024
 """How many bytes of JSON a run may remember in all; one result is at most 256 KiB."""
-_KEY_LIMIT = 200
 
 T = TypeVar("T")
 
@@ -65,22 +65,33 @@ class Previous:
 class Memory:
     """What one attempt remembers of its run. Each verb takes the :class:`Hand` of its world and asks one thing.
 
-    ``over`` is what ended the attempt although its task may not know it: a suspension, or a mismatch.
+    ``over`` is what ended the attempt although its task may not know it: a suspension, or a mismatch; ``stopped``
+    says whether its worker ends it.
     """
 
-    def __init__(self, tills: Tills, claimed: Claimed, worker: UUID, effects: Effects) -> None:
+    def __init__(
+        self,
+        tills: Tills,
+        claimed: Claimed,
+        worker: UUID,
+        effects: Effects,
+        stopped: Callable[[], bool] = lambda: False,
+    ) -> None:
         # Each attempt has one and few ever ask it anything: what only those need is made when they ask.
         self.tills = tills
         self.over: Suspended | StepMismatch | None = None
         self._claimed = claimed
         self._worker = worker
         self._effects = effects
+        self._stopped = stopped
         self._entries: list[Entry] = []
-        self._loaded = False
-        self._seq = self._size = self._place = 0
+        self._loaded = self._cut = False
+        self._seq = self._size = self._place = self._begun = 0
         self._asked: list[str] = []
         self._ordinals: dict[str, int] = {}
-        self._failed: tuple[str, Exception] | None = None  # a step whose error the task may have caught
+        self._earlier: set[str] = set()  # the labels under which the present one was asked for before
+        self._open: Entry | None = None  # what is being asked for
+        self._unsettled: list[Entry] = []  # what failed or was cut, and the task may go on after it
         self._turn = threading.Lock()
         self._previous: Sequence[Previous | None] = ()
 
@@ -111,7 +122,7 @@ class Memory:
         """The remembered result of a step, or that of ``call``, which is remembered from now on."""
         with self._alone():
             label = self._label(name, key)
-            entry = await self._next(hand, "step", label)
+            entry = await self._next(hand, "step", label) or await self._done_before(hand, label)
             if entry is None:
                 entry = await self._do(hand, label, call, transaction)
             return outcome(entry, self.run)
@@ -127,6 +138,7 @@ class Memory:
                 crash.point("sleep.recorded")
                 over = seconds == 0
             else:
+                outcome(entry, self.run)
                 over = entry.until is None or entry.until <= await self._now(hand)
             if not over:
                 raise Suspended(Nap(waits_for="timer", until=entry.until))
@@ -137,6 +149,8 @@ class Memory:
         seconds = None if patience is None else seconds_of("run.wait_for", patience)
         with self._alone():
             entry = await self._next(hand, "wait", name)
+            if entry is not None and entry.failed:
+                outcome(entry, self.run)
             if entry is None or entry.answer is None:
                 entry = await self._listen(hand, name, seconds, entry)
             assert entry.answer is not None
@@ -173,6 +187,7 @@ class Memory:
             hand = await waiting_hand(self.tills)
             try:
                 await self._load(hand)
+                self._pass_cut()
                 if self._place < len(self._entries):
                     await self._mismatch(hand, None)
             except StepMismatch as mismatch:
@@ -189,6 +204,7 @@ class Memory:
             )
         if self.attempt > 1:
             await self._load(hand)
+            self._pass_cut()
         if self._place < len(self._entries):
             self.over = self._at_odds(None)
             raise self.over
@@ -197,9 +213,12 @@ class Memory:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """One thing at a time, and none after the end; remembers what ends the attempt."""
+        """One thing at a time, and none after the end; remembers what ends the attempt, and what was cut."""
         if self.over is not None:
             raise self.over
+        # What its `finally` asks for would stand where the next attempt asks for what was cut.
+        if self._stopped():
+            raise asyncio.CancelledError(f"attempt {self.attempt} of run {self.run} is ended by its worker")
         if not self._turn.acquire(blocking=False):
             raise RunError(
                 f"run {self.run} asks for a step, a sleep or a wait within another one",
@@ -211,52 +230,101 @@ class Memory:
                     f"run {self.run} asks for a step, a sleep or a wait in or after its transaction",
                     hint="the end of run.transaction() is the end of the run: let it be the last thing",
                 )
+            self._open = None
             yield
         except (Suspended, StepMismatch) as over:
             self.over = over
+            raise
+        except asyncio.CancelledError:  # it may be in the ledger or not: the next question finds out
+            if self._open is not None:
+                self._unsettled.append(self._open)
+                self._place, self._loaded, self._cut = self._begun, False, True
             raise
         finally:
             self._turn.release()
 
     def _label(self, name: str, key: object) -> str:
-        """``NAME#1`` for the first of that name, or ``NAME:KEY``; once more after a failure is ``NAME:KEY~2``."""
+        """``NAME#1`` for the first of that name, or ``NAME:KEY``; once more after a failure is ``NAME:KEY~2``.
+
+        What was cut and is asked for at once again by its key is the same.
+        """
         if key is None:
+            self._earlier = set()
             ordinal = self._ordinals[name] = self._ordinals.get(name, 0) + 1
             return f"{name}#{ordinal}"
-        label = f"{name}:{key}"
-        if len(label) > _KEY_LIMIT or not label.isprintable():
-            raise RunError(
-                f"run {self.run}: {label!r:.60} is no key of a step",
-                hint=f"a key is at most {_KEY_LIMIT} printable characters, such as the number of a customer",
-            )
-        tries = self._ordinals[label] = self._ordinals.get(label, 0) + 1
+        label = keyed(self.run, name, key)
+        tries = self._ordinals.get(label, 0)
+        if tries and self._was_cut("step", tried(label, tries)):
+            return tried(label, tries)
+        tries = self._ordinals[label] = tries + 1
+        self._earlier = {tried(label, before) for before in range(1, tries)}
         if tries > 1 and not self._may_repeat(label, tries - 1):
             raise RunError(
                 f"run {self.run} asks for step {label} twice",
                 hint="give each step of a run a key of its own, or none",
             )
-        return label if tries == 1 else f"{label}~{tries}"
+        return tried(label, tries)
 
     def _may_repeat(self, label: str, before: int) -> bool:
-        earlier = label if before == 1 else f"{label}~{before}"
-        if self._failed is not None and self._failed[0] == earlier:
-            return True
-        return any(
-            entry.key == earlier and entry.kind == "step" and "error" in entry.data for entry in self._entries
-        )
+        earlier = tried(label, before)
+        known = (entry for entry in self._entries if entry.failed or entry.timed_out)
+        return any(entry.key == earlier and entry.kind == "step" for entry in (*self._unsettled, *known))
+
+    def _was_cut(self, kind: str, key: str) -> bool:
+        """Is it what the task asked for last, and was that cut?"""
+        last = self._unsettled[-1] if self._unsettled else None
+        return last is not None and (last.kind, last.key) == (kind, key) and not last.failed
 
     async def _next(self, hand: Hand, kind: str, key: str) -> Entry | None:
         """What the history has at this place, None beyond its end; raises StepMismatch where it is another thing."""
-        await self._load(hand)
         asked = Entry(kind=kind, key=key, data={})
-        self._asked.append(asked.label)
+        if self._was_cut(kind, key):
+            self._unsettled.pop()  # it is taken up where it stands
+        else:
+            self._asked.append(asked.label)
+        self._open, self._begun = asked, self._place
+        await self._load(hand)
+        while self._unsettled:
+            await self._settle(hand, self._unsettled[0])
+            del self._unsettled[0]
+            self._begun = self._place
         if self._place < len(self._entries):
             entry = self._entries[self._place]
             if (entry.kind, entry.key) != (kind, key):
                 await self._mismatch(hand, asked.label)
             self._place += 1
             return entry
-        await self._note_failure(hand)
+        return None
+
+    async def _settle(self, hand: Hand, cut: Entry) -> None:
+        """The task went on after an error or a cut, so that is part of the sequence: at a resume it is raised again."""
+        entry = self._met(cut)
+        if self._place < len(self._entries):
+            return  # in what an earlier attempt remembers
+        if entry is None:
+            error = kept(TimeoutError(f"{cut.label} of run {self.run} was cut before it was done"))
+            await self._write(hand, cut.kind, cut.key, data=cut.data or {"error": error})
+        elif not (entry.failed or entry.timed_out):
+            row = await self._checkpoint(hand, "timeout", cut.key, data=TIMED_OUT)
+            self._seq, entry.answer = row["seq"], TIMED_OUT
+
+    def _met(self, cut: Entry) -> Entry | None:
+        """Go past what was cut, if it is in the history."""
+        entry = self._entries[self._place] if self._place < len(self._entries) else None
+        if entry is None or (entry.kind, entry.key) != (cut.kind, cut.key):
+            return None
+        self._place += 1
+        return entry
+
+    def _pass_cut(self) -> None:
+        for cut in self._unsettled:
+            self._met(cut)
+
+    async def _done_before(self, hand: Hand, label: str) -> Entry | None:
+        """What a step had given that was cut after its checkpoint and is asked for again by its key, later."""
+        for entry in self._entries if self._earlier else ():
+            if entry.kind == "step" and entry.key in self._earlier and entry.timed_out and not entry.failed:
+                return await self._write(hand, "step", label, data={"result": entry.data["result"]})
         return None
 
     async def _mismatch(self, hand: Hand, asked: str | None) -> None:
@@ -265,15 +333,7 @@ class Memory:
         raise self._at_odds(asked)
 
     def _at_odds(self, asked: str | None) -> StepMismatch:
-        recorded = [entry.label for entry in self._entries]
-        what = f"asks for {asked}" if asked else "ends"
-        return StepMismatch(
-            f"run {self.run} {what} where its history has {recorded[self._place]}; "
-            f"recorded: {sequence(recorded, self._place)}; asked: {sequence(self._asked, self._place)}",
-            recorded=recorded,
-            asked=list(self._asked),
-            hint="run it with the code that it began with, or start a run of its own for the new code",
-        )
+        return at_odds(self.run, self._entries, self._place, asked, self._asked)
 
     # ------------------------------------------------------------------ doing and remembering
 
@@ -285,7 +345,7 @@ class Memory:
             value = self._plain(label, await _value(call()))
         except Exception as error:
             if not isinstance(error, Fenced):
-                self._failed = label, error
+                self._unsettled.append(Entry(kind="step", key=label, data={"error": kept(error)}))
             raise
         finally:
             self._effects.lend(None)
@@ -345,12 +405,6 @@ class Memory:
         self._place = len(self._entries)
         return entry
 
-    async def _note_failure(self, hand: Hand) -> None:
-        """The task went on after the error of a step, so that error is part of the sequence."""
-        if self._failed is not None:
-            (label, error), self._failed = self._failed, None
-            await self._write(hand, "step", label, data={"error": kept(error)})
-
     # ------------------------------------------------------------------ waiting for a signal
 
     async def _listen(self, hand: Hand, name: str, seconds: float | None, entry: Entry | None) -> Entry:
@@ -395,7 +449,7 @@ class Memory:
             row = await self._insert(hand, self._seq + 1, "signal", name, said, None)
             await hand.rows("durable", "taken", {"id": signal["id"], "seq": row["seq"]})
         elif until is not None and until <= now:
-            said = {"timeout": True}
+            said = dict(TIMED_OUT)
             row = await self._insert(hand, self._seq + 1, "timeout", name, said, None)
         else:
             return entry
@@ -406,8 +460,18 @@ class Memory:
     # ------------------------------------------------------------------ the ledger
 
     async def _load(self, hand: Hand) -> None:
-        if not self._loaded:
+        if self._loaded:
+            return
+        if not self._cut:
             await self._asking(hand, lambda: self._reload(hand))
+            return
+
+        async def look() -> None:  # its write may still be under way: the lock waits for it
+            await self._hold(hand)
+            await self._reload(hand)
+
+        await self._within(hand, look)
+        self._cut = False
 
     async def _reload(self, hand: Hand) -> None:
         rows = await hand.rows("durable", "history", self._key)

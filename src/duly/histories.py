@@ -9,15 +9,19 @@ from datetime import datetime
 from typing import Any
 
 from duly.clock import parse
-from duly.errors import DefinitionError, RunError
+from duly.errors import DefinitionError, RunError, StepMismatch
 from duly.faults import described
 from duly.jobs import NAME, plain_json
 from duly.settings import duration
+
+TIMED_OUT: Mapping[str, Any] = {"timeout": True}
+"""The answer to what was not told in time, or was cut before its task had the answer."""
 
 LONGEST = 100 * 366 * 86400.0
 """How many seconds a run may sleep or wait."""
 
 _ARGS_LIMIT = 4096
+_KEY_LIMIT = 200
 _SHOWN = 12  # of either sequence, in the message about a mismatch
 
 
@@ -33,6 +37,16 @@ class Entry:
     @property
     def label(self) -> str:
         return f"wait {self.key}" if self.kind == "wait" else self.key
+
+    @property
+    def failed(self) -> bool:
+        """Did it end in an error that the task caught?"""
+        return "error" in self.data
+
+    @property
+    def timed_out(self) -> bool:
+        """Did the task go on without the answer?"""
+        return self.answer is not None and "timeout" in self.answer
 
     @property
     def until(self) -> datetime | None:
@@ -65,7 +79,7 @@ def seconds_of(verb: str, wanted: object) -> float:
     return seconds
 
 
-def sequence(labels: Sequence[str], place: int) -> str:
+def _sequence(labels: Sequence[str], place: int) -> str:
     """The labels around a place, at most a dozen."""
     first = max(0, place - _SHOWN + 2)
     shown = [
@@ -74,6 +88,37 @@ def sequence(labels: Sequence[str], place: int) -> str:
         *(["…"] if len(labels) > place + 2 else []),
     ]
     return ", ".join(shown) or "nothing"
+
+
+def at_odds(
+    run: str, entries: Sequence[Entry], place: int, now: str | None, asked: Sequence[str]
+) -> StepMismatch:
+    """The error of a run that asks for ``now``, or ends, where its history has another thing."""
+    recorded = [entry.label for entry in entries]
+    what = f"asks for {now}" if now else "ends"
+    return StepMismatch(
+        f"run {run} {what} where its history has {recorded[place]}; "
+        f"recorded: {_sequence(recorded, place)}; asked: {_sequence(asked, place)}",
+        recorded=recorded,
+        asked=list(asked),
+        hint="run it with the code that it began with, or start a run of its own for the new code",
+    )
+
+
+def keyed(run: str, name: str, key: object) -> str:
+    """The label of a step with a key of its own; raises RunError for what is no key."""
+    label = f"{name}:{key}"
+    if len(label) > _KEY_LIMIT or not label.isprintable():
+        raise RunError(
+            f"run {run}: {label!r:.60} is no key of a step",
+            hint=f"a key is at most {_KEY_LIMIT} printable characters, such as the number of a customer",
+        )
+    return label
+
+
+def tried(label: str, tries: int) -> str:
+    """The label of what is asked for by one key for the so manieth time: again after a failure only."""
+    return label if tries == 1 else f"{label}~{tries}"
 
 
 # ---------------------------------------------------------------- errors that a task caught and went on after
@@ -91,6 +136,8 @@ def kept(error: Exception) -> dict[str, Any]:
 
 def outcome(entry: Entry, run: str) -> Any:
     """The result of a step, or the error that its task caught when it happened, as the same class if it is known."""
+    if entry.timed_out:
+        raise TimeoutError(f"{entry.label} of run {run} was cut before its task had the answer")
     error = entry.data.get("error")
     if error is None:
         return entry.data.get("result")

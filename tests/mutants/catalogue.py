@@ -572,7 +572,7 @@ MUTANTS: Sequence[Mutant] = (
         "an error that a task caught is forgotten",
         "durable.py",
         f"{REMEMBERS}::test_an_error_that_the_task_caught_is_part_of_the_history",
-        ("        await self._note_failure(hand)\n        return None\n", "        return None\n"),
+        ("            await self._settle(hand, self._unsettled[0])\n", ""),
     ),
     _m(
         "the effects of a transactional step are committed before its checkpoint",
