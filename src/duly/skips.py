@@ -5,11 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
+from uuid import uuid4
 
 from duly.clock import text
 from duly.errors import Conflict, NotFound
 from duly.jobs import Policy, shown
+from duly.ledger import Actor, Ledger
 from duly.listing import named
+from duly.planner import leave
 from duly.postgres import Connection, Database, Row
 from duly.schedules import difference, load
 
@@ -82,7 +85,28 @@ class Skips:
                     author=author,
                     now=await self.database.now(connection),
                 )
+                await self._look_again(connection, job["id"], at, author)
         return Skipped(job=shown(job["namespace"], job["name"]), at=at, skipped=False, changed=there)
+
+    async def _look_again(self, connection: Connection, job_id: int, at: datetime, author: str) -> None:
+        """Have it found out anew when the job is due next, as that was found with ``at`` taken out.
+
+        One that was set aside is not looked at; whoever lets it go has all of it found out.
+        """
+        ledger = Ledger(self.database)
+        due = await ledger.due_job(connection, job_id)
+        newest = await self.database.row(connection, "catalog", "newest", job_ids=[job_id])
+        if due is None or newest is None or newest["state"] in ("held", "poisoned"):
+            return
+        standings, _ = await ledger.standings(connection, [due])
+        for standing in standings:
+            plan = leave(standing)
+            plan.due_at = min(at, standing.due_at or at)
+            plan.wake_at = standing.now
+            await ledger.hold(connection, job_id)  # a durable job's timer is set anew
+            await ledger.record(
+                connection, [plan], Actor(process=uuid4(), mechanism="operator", author=author)
+            )
 
     async def _open(self, connection: Connection, name: str, at: datetime) -> tuple[Row, Row]:
         """The job and its cursor, locked, where the instant is not decided yet."""

@@ -76,6 +76,50 @@ async def test_a_skip_is_undone_before_its_instant_and_not_after(laboratory: Ope
                 await verb("job", instant)
 
 
+@pytest.mark.parametrize("busy", [False, True])
+async def test_what_is_given_back_runs_on_time_whoever_decides(laboratory: Open, busy: bool) -> None:
+    """When the job is due next was found with the occurrence taken out, perhaps before a run that is still going."""
+    mechanisms = ("database", "leader", "durable")
+    app = Duly()
+    for mechanism in mechanisms:
+        remember(app, mechanism, "30 * * * *", catchup="none", overlap="cancel", grace=5, mechanism=mechanism)
+    async with laboratory(app, at=NIGHT) as t:
+        for mechanism in mechanisms:
+            await t.client.jobs.skip(mechanism, "2027-01-05T02:30:00Z")
+        hand = await Hand(t).enter()
+        t.clock.set(at("2027-01-05T01:30:00Z"))
+        await t.advance(by=0, worker=False)
+        held = [*await hand.start(), *await hand.claim()]
+        if not busy:
+            assert all([await hand.end(claimed) for claimed in held])
+        await t.advance(by="15m")
+        for mechanism in mechanisms:
+            assert (await t.client.jobs.unskip(mechanism, "2027-01-05T02:30:00Z")).changed
+        await t.advance(by="15m")
+        if busy:
+            assert all([await hand.end(claimed) for claimed in held])
+        await t.advance(to="2027-01-05T02:31:30Z")
+        for mechanism in mechanisms:
+            assert await told(t, mechanism, DAY) == ["05 01:30 run", "05 02:30 run"], mechanism
+            assert (await t.runs(mechanism))[-1]["verdict"] == "on_time", mechanism
+
+
+async def test_an_occurrence_that_is_given_back_to_a_job_that_was_set_aside_wakes_nobody(
+    laboratory: Open,
+) -> None:
+    app, seen = hourly()
+    async with laboratory(app, at=NIGHT) as t:
+        await t.client.jobs.skip("job", "2027-01-05T01:30:00Z")
+        await rows(t, "update duly.jobs set state = 'held'")
+        await rows(t, "update duly.cursors set wake_at = null")
+        assert (await t.client.jobs.unskip("job", "2027-01-05T01:30:00Z")).changed
+        await t.advance(by="2h")
+        assert seen == []
+        await t.client.jobs.release("job", "all")
+        await t.advance(by=0)
+        assert hours(seen) == [1, 2]
+
+
 async def test_only_an_occurrence_can_be_skipped(laboratory: Open) -> None:
     app, _ = hourly()
     async with laboratory(app, at=NIGHT) as t:
