@@ -21,11 +21,11 @@ from duly.jobs import Job, check_args, shown
 from duly.ledger import Actor, Ledger, run_id
 from duly.listing import named
 from duly.postgres import Connection, Database, Row
-from duly.previews import Previews
-from duly.registration import REPLAN, Applied, Registration, Wish
+from duly.previews import Previews, refuse_prune_of_nobody
+from duly.registration import REPLAN, Applied, Registration, Wish, declared_twice
 from duly.schedules import tzdata_version
 from duly.triggers import trigger
-from duly.zonedata import transitions, unchanged
+from duly.zonedata import newer, transitions, unchanged
 
 BATCH = 1000
 
@@ -80,8 +80,7 @@ class Catalog:
         ``counts`` is exact. ``plan`` is the token of a preview: when something is not as it was then, nothing more is
         done. Raises Conflict for that, and DefinitionError for a name that comes twice; earlier batches stay.
         """
-        if prune and owner is None:
-            raise DefinitionError("prune removes what an owner no longer declares; say whose with owner=")
+        refuse_prune_of_nobody(prune, owner)
         applied = Applied(keep=keep)
         wish = Wish(author=author, generation=generation, dry_run=dry_run, owner=owner)
         if plan is not None:
@@ -123,19 +122,20 @@ class Catalog:
         while True:
             async with self.database.connection() as connection:
                 page = await self.database.rows(connection, "catalog", "owned", owner=wish.owner, after=after)
-            for job in page:
-                place = bisect_left(kept, job["id"])
-                if place < len(kept) and kept[place] == job["id"]:
-                    continue
+                gone = [job for job in page if not _among(kept, job["id"])]
+                due = [job["id"] for job in gone if _prunable(job, wish, grace)]
+                foreign = await self._registration.foreign(connection, due) if wish.dry_run and due else set()
+            for job in gone:
                 name = shown(job["namespace"], job["name"])
                 if job["generation"] > wish.generation:
                     applied.note("conflicts", name)
-                    continue
-                if job["absent"] < grace:
+                elif job["absent"] < grace:
                     applied.note("absent", name)
-                    continue
-                gone = wish.dry_run or await self._pruned(job["id"], name, wish)
-                applied.note("removed" if gone else "conflicts", name)
+                elif wish.dry_run:
+                    applied.note("conflicts" if job["id"] in foreign else "removed", name)
+                else:
+                    removed = await self._pruned(job["id"], name, wish)
+                    applied.note("removed" if removed else "conflicts", name)
             if not page:
                 return
             after = page[-1]["id"]
@@ -248,8 +248,11 @@ class Catalog:
         """
         async with self.database.transaction() as connection:
             job = await named(self.database, connection, name, removed=False)
+            full = shown(job["namespace"], job["name"])
             if not dry_run:
-                await self._end(connection, job["id"], shown(job["namespace"], job["name"]), author)
+                await self._end(connection, job["id"], full, author)
+            elif await self._registration.foreign(connection, [job["id"]]):
+                raise newer(f"job {full!r}")
 
     async def _pruned(self, job_id: int, name: str, wish: Wish) -> bool:
         """Remove a job that its owner declares no more; a deploy that is older than this one does not make it again.
@@ -344,6 +347,17 @@ def _check_key(key: str) -> None:
         raise DefinitionError(f"{key!r:.80} cannot be a key: 1 to 200 printable characters")
 
 
+def _among(ids: array[int], job_id: int) -> bool:
+    """Is it one of ``ids``, which are in order?"""
+    place = bisect_left(ids, job_id)
+    return place < len(ids) and ids[place] == job_id
+
+
+def _prunable(job: Row, wish: Wish, grace: float) -> bool:
+    """Is a job that is declared no more to be removed, as far as its owner's deploys are concerned?"""
+    return bool(job["generation"] <= wish.generation and job["absent"] >= grace)
+
+
 def _batches(jobs: Iterable[Job], size: int) -> Iterator[list[Job]]:
     iterator = iter(jobs)
     while batch := list(islice(iterator, size)):
@@ -367,9 +381,7 @@ class _Names:
             if 2 * self._held >= len(self._slots):
                 self._grow()
             if not self._put(hash((job.namespace, job.name)) or 1):
-                raise DefinitionError(
-                    f"job {job.name!r} is declared twice; names are unique, rename one of them"
-                )
+                raise declared_twice(job.name)
 
     def _put(self, value: int) -> bool:
         place = value % len(self._slots)

@@ -7,7 +7,7 @@ an apply that names it is refused when either has changed.
 from __future__ import annotations
 
 import hashlib
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta, timezone
@@ -16,16 +16,20 @@ from typing import Any
 
 from duly import listing
 from duly.clock import text
-from duly.jobs import Job, Policy, anchored, shown
+from duly.errors import DefinitionError, DulyError
+from duly.jobs import Job, Policy, shown
 from duly.ledger import Ledger
+from duly.outlook import runs_of
 from duly.postgres import Connection, Database, Row
-from duly.registration import Registration, Wish, forbidden, same, with_days
-from duly.schedules import Schedule, difference, load
+from duly.records import Due
+from duly.registration import Registration, Wish, declared_twice, forbidden, same, with_days
+from duly.schedules import Schedule, difference, load, never
 from duly.schedules.zones import zone
 
 SHOWN = 20
 """Instants of each kind that are named for one job; all are counted."""
 
+_FOREIGN = "its instants were made with newer zone data than this process has"
 _COMPARED = 100_000
 _AROUND = timedelta(days=1)
 _TWO_YEARS = timedelta(days=731)
@@ -155,7 +159,8 @@ class Previews:
 
     def __init__(self, database: Database) -> None:
         self.database = database
-        self._registration = Registration(Ledger(database))
+        self._ledger = Ledger(database)
+        self._registration = Registration(self._ledger)
 
     async def preview(
         self,
@@ -167,15 +172,23 @@ class Previews:
         days: float = 7.0,
         limit: int = 100,
     ) -> Preview:
-        """What ``Catalog.apply`` of these would change, for the coming ``days`` and at the next change of clocks."""
+        """What ``Catalog.apply`` of these would change, for the coming ``days`` and at the next change of clocks.
+
+        Raises DefinitionError and Conflict for what the apply would refuse as a whole.
+        """
+        refuse_prune_of_nobody(prune, owner)
         wish = Wish(author="", generation=generation, owner=owner)
         declared = list(jobs)
+        _refuse_doubles(declared)
         async with self.database.transaction("begin_snapshot") as connection:
             now = await self.database.now(connection)
             seen = Preview(as_of=now)
             known = await self._known(connection, declared)
             fresh = [job for job in declared if job.key not in known]
             retired = await self._registration.retired(connection, fresh, wish)
+            await self._registration.refuse_twins(
+                connection, [job for job in fresh if job.key not in retired]
+            )
             horizon = now + timedelta(days=days)
             for job in declared:
                 row = known.get(job.key)
@@ -207,29 +220,23 @@ class Previews:
         self, connection: Connection, job: Job, row: Row | None, wish: Wish, now: datetime, horizon: datetime
     ) -> Change:
         if row is not None and forbidden(row, wish):
-            reason = f"it belongs to generation {row['generation']} of {row['owner'] or 'nobody'}"
-            return Change(job=job.shown, action="conflict", revision=row["revision"], reason=reason)
-        days = self._registration
+            return Change(job=job.shown, action="conflict", revision=row["revision"], reason=_kept_by(row))
         if row is None:
-            fresh = anchored(job, None, now)
-            known = await days.days_of(connection, [job.policy])
-            rule = _kept(fresh, with_days(job.shown, job.policy, fresh.zone, known))
+            rule = _kept(*await self._registration.taken(connection, job, None, now))
             come = list(islice(rule.between(now, horizon), _COMPARED))
             ahead = Difference(lo=now, hi=horizon, appears=come)
             return Change(job=job.shown, action="create", ahead=ahead, first=rule.next(now))
         newest = await self._promise(connection, row["id"])
-        stored, before = newest["definition"], Policy.load(newest["definition"]["policy"])
-        known = await days.days_of(connection, [before, job.policy])
-        was, becomes = load(newest["schedule"]), anchored(job, listing.readable(newest["schedule"]), now)
-        old = _kept(was, with_days(job.shown, before, was.zone, known))
-        new = _kept(becomes, with_days(job.shown, job.policy, becomes.zone, known))
+        old = await self._promised(connection, newest)
+        was = listing.readable(newest["schedule"])
+        new = _kept(*await self._registration.taken(connection, job, was, now))
         at_dst, words = _around_dst(old, new, now)
         owed, runs = await self._owed(connection, row["id"], now)
         return Change(
             job=job.shown,
             action="edit",
             revision=row["revision"],
-            fields=_fields(stored, job.definition()),
+            fields=_fields(newest["definition"], job.definition()),
             ahead=compare(old, new, now, horizon),
             at_dst=at_dst,
             clocks=words,
@@ -237,6 +244,18 @@ class Previews:
             runs=runs,
             first=new.next(now),
         )
+
+    async def _promised(self, connection: Connection, newest: Row) -> Schedule:
+        """What a stored promise gives to execution; nothing where it cannot be read, which is why it was set aside."""
+        was = listing.readable(newest["schedule"])
+        if was is None:
+            return never()
+        try:
+            before = Policy.load(newest["definition"]["policy"])
+            known = await self._registration.days_of(connection, [before])
+            return _kept(was, with_days(newest["name"], before, was.zone, known))
+        except (DulyError, KeyError, TypeError, ValueError):
+            return never()
 
     async def _promise(self, connection: Connection, job_id: int) -> Row:
         [newest] = await self.database.rows(connection, "catalog", "newest", job_ids=[job_id])
@@ -247,13 +266,22 @@ class Previews:
         found: list[Change] = []
         after = 0
         while page := await self.database.rows(connection, "catalog", "owned", owner=wish.owner, after=after):
-            for row in page:
-                if (row["namespace"], row["name"]) in seen.planned:
-                    continue
-                action = "conflict" if row["generation"] > wish.generation else "remove"
+            gone = [row for row in page if (row["namespace"], row["name"]) not in seen.planned]
+            foreign = await self._registration.foreign(connection, [row["id"] for row in gone])
+            for row in gone:
+                reason = (
+                    _kept_by({**row, "owner": wish.owner}) if row["generation"] > wish.generation else None
+                )
+                reason = reason or (_FOREIGN if row["id"] in foreign else None)
                 owed, _ = await self._owed(connection, row["id"], seen.as_of)
-                name = shown(row["namespace"], row["name"])
-                found.append(Change(job=name, action=action, owed=owed))
+                found.append(
+                    Change(
+                        job=shown(row["namespace"], row["name"]),
+                        action="conflict" if reason else "remove",
+                        owed=owed,
+                        reason=reason,
+                    )
+                )
             after = page[-1]["id"]
         return found
 
@@ -263,25 +291,29 @@ class Previews:
         revisions = await self.database.rows(
             connection, "audit", "listed_revisions", job_ids=[job_id], revisions=[row["cursor_revision"] or 0]
         )
-        runs = sum(_still_runs(each, row, now) for each in revisions)
-        return listing.owed_count(row, revisions, now), runs
+        owed = listing.owed_count(row, revisions, now)
+        if not owed:
+            return 0, 0
+        stands = await self.database.row(connection, "records", "stands", job_id=job_id)
+        assert stands is not None
+        standings, _ = await self._ledger.standings(connection, [Due(row={**stands, "now": now})])
+        return owed, sum(runs_of(standing) for standing in standings)
 
 
-def _still_runs(revision: Row, row: Row, now: datetime) -> int:
-    schedule = listing.readable(revision["schedule"])
-    if schedule is None or row["cursor_at"] is None:
-        return 0
-    policy = Policy.load(revision["policy"])
-    lo, hi = max(row["cursor_at"], revision["from_at"]), min(revision["until_at"] or now, now)
-    if policy.window is not None:
-        lo = max(lo, now - timedelta(seconds=policy.window, microseconds=1))
-    kept = _kept(schedule, policy)
-    count = kept.count(lo, hi) if lo < hi else 0
-    word = (revision["on_resume"] or policy.on_resume) if revision["paused"] else policy.catchup
-    if word == "none" and count and not revision["paused"]:
-        last = kept.previous(hi + timedelta(microseconds=1))
-        return 1 if last is not None and now - last <= timedelta(seconds=policy.patience) else 0
-    return {"all": count, "latest": min(count, 1), "none": 0}[word]
+def refuse_prune_of_nobody(prune: bool, owner: str | None) -> None:
+    """Raise DefinitionError for a removal of what nobody in particular declares no more."""
+    if prune and owner is None:
+        raise DefinitionError("prune removes what an owner no longer declares; say whose with owner=")
+
+
+def _refuse_doubles(jobs: Iterable[Job]) -> None:
+    counts = Counter(job.key for job in jobs)
+    if twice := [name for (_, name), count in counts.items() if count > 1]:
+        raise declared_twice(twice[0])
+
+
+def _kept_by(row: Row) -> str:
+    return f"it belongs to generation {row['generation']} of {row['owner'] or 'nobody'}"
 
 
 def _kept(schedule: Schedule, policy: Policy) -> Schedule:

@@ -18,6 +18,14 @@ select revisions.job_id, revisions.revision, revisions.schedule_id, revisions.po
   join duly.revisions on revisions.job_id = wanted.job_id and revisions.revision >= wanted.revision
  order by revisions.job_id, revisions.revision
 
+-- name: stands
+-- Where one job stands, as it is read without a lock by whoever asks what would be decided.
+select cursors.job_id, cursors.schedule_id, cursors.policy_id, cursors.revision, cursors.newest_revision,
+       cursors.cursor_at, cursors.seen_at, cursors.busy_at, cursors.due_at, cursors.amended,
+       cursors.live_at is not null as live
+  from duly.cursors
+ where cursors.job_id = %(job_id)s::bigint
+
 -- name: live_runs
 -- How many runs of each job are live, for jobs that bound them. Under the cursor's lock none can be added.
 select runs.job_id, count(runs.job_id) as live

@@ -22,7 +22,7 @@ from duly.ledger import VERSION, Ledger
 from duly.listing import readable
 from duly.postgres import Connection, Row
 from duly.schedules import Schedule, load, tzdata_version
-from duly.zonedata import transitions
+from duly.zonedata import is_newer, transitions
 
 _ASIDE = ("poisoned", "held")
 _CACHED = 10_000
@@ -109,10 +109,11 @@ class Registration:
                 if job.key in retired:
                     applied.note("conflicts", job.shown)
             fresh = [job for job in fresh if job.key not in retired]
-        await self._refuse_twins(connection, fresh)
+        await self.refuse_twins(connection, fresh)
         ids: list[int] = []
         if fresh and wish.dry_run:
             for job in fresh:
+                await self.taken(connection, job, None, await self.database.now(connection))
                 applied.note("created", job.shown)
         elif fresh:
             made = await self._create(connection, fresh, wish, applied)
@@ -151,7 +152,19 @@ class Registration:
             found.update((namespace, row["name"]) for row in rows)
         return found
 
-    async def _refuse_twins(self, connection: Connection, fresh: Sequence[Job]) -> None:
+    async def foreign(self, connection: Connection, job_ids: Sequence[int]) -> set[int]:
+        """Those of these jobs that cannot be removed here: their instants were made with newer zone data."""
+        stands = await self.database.rows(connection, "catalog", "standing_at", job_ids=list(job_ids))
+        rows = await self.database.rows(
+            connection,
+            "catalog",
+            "pauses",
+            job_ids=[row["job_id"] for row in stands],
+            revisions=[row["revision"] for row in stands],
+        )
+        return {row["job_id"] for row in rows if row["tzdata"] is not None and is_newer(row["tzdata"])}
+
+    async def refuse_twins(self, connection: Connection, fresh: Sequence[Job]) -> None:
         """Refuse a job whose name as it is shown would be another one's too: verbs could not tell them apart."""
         twins = {job.shown: twin for job in fresh if (twin := _twin(job)) is not None}
         if not twins:
@@ -233,6 +246,7 @@ class Registration:
             elif wish.fresh:
                 applied.note("conflicts", job.shown)
             elif wish.dry_run:
+                await self.taken(connection, job, None, await self.database.now(connection))
                 applied.note("edited", job.shown)
             else:
                 changed.append((job, row["id"]))
@@ -373,6 +387,16 @@ class Registration:
             for (job, _, _), (rule, policy) in zip(jobs, keys, strict=True)
         ]
 
+    async def taken(
+        self, connection: Connection, job: Job, previous: Schedule | None, at: datetime
+    ) -> tuple[Schedule, Policy]:
+        """The schedule and policy that a job would have from ``at`` on; raises DefinitionError where it cannot be."""
+        schedule = anchored(job, previous, at)
+        known = await self.days_of(connection, [job.policy])
+        policy = with_days(job.shown, job.policy, schedule.zone, known)
+        exclusions.check(job.shown, schedule, policy.exclude)
+        return schedule, policy
+
     async def days_of(self, connection: Connection, policies: Iterable[Policy]) -> dict[str, Row]:
         """The newest versions of the calendars that these policies name."""
         names = sorted({policy.calendar for policy in policies if policy.calendar is not None})
@@ -444,6 +468,11 @@ def _spread(one: Interned, job_id: int, at: datetime | None) -> datetime | None:
     if at is None or not one.job.policy.jitter:
         return at
     return at + one.job.policy.delay(job_id, at, one.schedule.next(at))
+
+
+def declared_twice(name: str) -> DefinitionError:
+    """Why a name that comes twice is refused."""
+    return DefinitionError(f"job {name!r} is declared twice; names are unique, rename one of them")
 
 
 def with_days(name: str, policy: Policy, zone: str, known: Mapping[str, Row]) -> Policy:

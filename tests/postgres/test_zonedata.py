@@ -20,6 +20,7 @@ from duly.jobs import make_job
 from duly.ledger import BEGINNING, Actor, Ledger
 from duly.planner import decide
 from duly.postgres import Database
+from duly.previews import Previews
 from duly.scheduler import FOREVER
 from duly.schedules import tzdata_version
 from duly.zonedata import transitions, unchanged
@@ -150,6 +151,19 @@ async def test_a_process_with_older_zone_data_does_not_decide(stage: Stage) -> N
     await stage.execute("update duly.schedules set tzdata = %s", tzdata_version())
     stage.clock.set(START + timedelta(days=1, seconds=1))
     assert await stage.decide() == [None]
+
+
+async def test_what_older_zone_data_cannot_remove_a_plan_and_a_dry_run_say_too(stage: Stage) -> None:
+    catalog = Catalog(stage.database)
+    await stage.execute("update duly.schedules set tzdata = '9999z'")
+    await stage.execute("update duly.jobs set owner = 'shop'")
+    [gone] = (await Previews(stage.database).preview([], owner="shop", prune=True)).changes
+    assert (gone.action, "newer zone data" in str(gone.reason)) == ("conflict", True)
+    for dry_run in (True, False):
+        done = await catalog.apply([], author="test", owner="shop", prune=True, dry_run=dry_run)
+        assert (done.conflicts, done.removed) == (["sales"], [])
+    with pytest.raises(Conflict, match="newer zone data"):
+        await catalog.remove("sales", author="test", dry_run=True)
 
 
 async def test_a_process_with_older_zone_data_neither_removes_nor_runs_what_is_past(stage: Stage) -> None:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from duly import Conflict, Duly, every
-from promises.stage import Open, at, remember, told
+from duly import Conflict, DefinitionError, Duly, every
+from promises.stage import Open, at, remember, rows, told
 
 WINTER = "2027-03-20T12:00:00Z"
 BERLIN = "Europe/Berlin"
@@ -194,3 +194,50 @@ async def test_two_versions_that_start_in_turn_do_not_flap(laboratory: Open) -> 
         assert set(seen[:first]) <= {"30 1 * * *"}
         assert set(seen[first:]) == {"30 2 * * *"}
         assert (await t.client.jobs.get("job")).revision == 2
+
+
+async def test_what_will_still_run_is_what_runs_whatever_people_did_meanwhile(laboratory: Open) -> None:
+    """A pause that ended, a release, an occurrence taken out, a run in the place: the plan knows what comes of it."""
+    five = every(seconds=5, anchor=at(WINTER))
+    answers = {"over": "all", "late": "none", "freed": "all", "less": "all", "busy": "none"}
+    before = app_of(**{name: (five, {"catchup": word, "grace": 3}) for name, word in answers.items()})
+    edited = app_of(**{name: ("* * * * *", {}) for name in answers})
+    async with laboratory(before, at=WINTER) as t:
+        jobs = t.client.jobs
+        await t.advance(by=11)
+        await jobs.trigger("busy")
+        for name in ("over", "late"):
+            await jobs.pause(name, until="2027-03-20T12:00:22Z")
+        await jobs.skip("less", "2027-03-20T12:00:25Z")
+        await t.advance(by=19, scheduler=False, worker=False)
+        await rows(t, "update duly.jobs set state = 'poisoned', reason = 'test' where name = 'freed'")
+        await jobs.release("freed", "latest")
+        plan = await jobs.plan(edited.declared(), days=0.001)
+        begun = {name: len(await _scheduled(t, name)) for name in answers}
+        await jobs.apply(edited.declared(), plan=plan.token)
+        for _ in range(8):
+            await t.advance(by=1)
+        ran = {name: len(await _scheduled(t, name)) - begun[name] for name in answers}
+        assert {change.job: change.runs for change in plan.changes} == ran
+        assert ran == {"over": 2, "late": 1, "freed": 1, "less": 3, "busy": 0}
+
+
+async def _scheduled(t: Any, job: str) -> list[Any]:
+    return [run for run in await t.runs(job) if run["kind"] == "scheduled"]
+
+
+async def test_a_plan_and_a_dry_run_refuse_what_the_apply_refuses(laboratory: Open) -> None:
+    """A name that comes twice or means two jobs, a calendar that is not there, a removal for nobody."""
+    one = {"name": "b", "task": "t", "schedule": "@daily", "catchup": "none"}
+    refused: list[tuple[list[dict[str, Any]], dict[str, Any], str]] = [
+        ([one, one], {}, "declared twice"),
+        ([one, {**one, "name": "a/b"}], {}, "would be two jobs"),
+        ([{**one, "name": "c", "calendar": "holidays"}], {}, "no calendar 'holidays'"),
+        ([one], {"prune": True}, "say whose"),
+    ]
+    async with laboratory(Duly(), at=WINTER) as t:
+        await t.client.jobs.create(**{**one, "namespace": "a"})
+        for declared, asked, words in refused:
+            for verb, dry in ((t.client.jobs.plan, {}), (t.client.jobs.apply, {"dry_run": True})):
+                with pytest.raises((DefinitionError, Conflict), match=words):
+                    await verb(declared, **asked, **dry)
