@@ -198,7 +198,11 @@ async def audit_within(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Span:
-    """The span of time in which one revision was in force, with a way to count its instants."""
+    """The span of time in which one revision was in force, with a way to count its instants.
+
+    ``newer`` counts by this process's zone data, where they say otherwise than those that the schedule was made with:
+    what was owed when they came is decided by them.
+    """
 
     revision: int
     schedule_id: int
@@ -206,6 +210,7 @@ class Span:
     end: int
     counter: Counter | None
     unreadable: str = ""
+    newer: Counter | None = None
 
 
 class _Reading:
@@ -226,6 +231,7 @@ class _Reading:
         self.findings: list[Finding] = []
         self.policies: list[Answer] = []
         self._counters: dict[int, Counter | str] = {}
+        self._newer: dict[int, Counter] = {}
         self._counts: dict[tuple[int, int, int], int] = {}
         self._owing: list[tuple[int, int, Owing]] = []
         self._answers, self._most = answers, owing
@@ -260,7 +266,9 @@ class _Reading:
         missing = [each for each in ids if each not in self._counters]
         for row in await self.database.rows(connection, "audit", "audit_schedules", ids=missing):
             try:
-                self._counters[row["id"]] = counter(row["definition"])
+                told = self._counters[row["id"]] = counter(row["definition"], row["transitions"])
+                if (plain := counter(row["definition"])) is not told:
+                    self._newer[row["id"]] = plain
             except Unreadable as error:
                 self._counters[row["id"]] = str(error)
 
@@ -302,6 +310,7 @@ class _Reading:
             end=_FOREVER if row["until_at"] is None else micros(row["until_at"]),
             counter=None if isinstance(found, str) else found,
             unreadable=found if isinstance(found, str) else "",
+            newer=self._newer.get(row["schedule_id"]),
         )
 
     async def _tiles(self, connection: Connection, lines: Mapping[int, _Line]) -> None:
@@ -445,6 +454,8 @@ class _Line:
             return 1
         if span is not None and span.counter is not None and self._follows(span, lo) == hi:
             return 1
+        if span is not None and span.newer is not None and next(span.newer.walk(lo, hi), None) == hi:
+            return 1
         number = self.count(lo, hi)
         nominal = self.count(hi - 1, hi) if lo < hi else 0
         if not nominal:
@@ -472,6 +483,8 @@ class _Line:
         number = self.count(lo, hi) if span is None else self.reading.count(span, lo, hi)
         if number == count:
             return number
+        if span is not None and span.newer is not None and span.newer.count(lo, hi) == count:
+            return count
         words = f"has a span {cause} that counts {count} where its schedule yields {number}"
         if number > count:
             self.reading.totals.unaccounted += number - count

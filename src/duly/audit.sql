@@ -21,7 +21,7 @@ select revisions.job_id, revisions.revision, revisions.from_at, revisions.until_
  order by revisions.job_id, revisions.revision
 
 -- name: audit_schedules
-select schedules.id, schedules.definition
+select schedules.id, schedules.definition, schedules.transitions
   from duly.schedules
  where schedules.id = any(%(ids)s::bigint[])
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import AsyncIterator
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
+from psycopg.types.json import Jsonb
 
 from duly.audit import Report, audit
 from duly.errors import DefinitionError, NotFound
+from duly.ledger import Ledger
 from duly.schedules import cron, every
+from duly.zonedata import transitions
 from postgres.histories import NOON, History, history
 
 
@@ -233,6 +236,36 @@ async def test_a_run_of_another_revision_is_a_stray(past: History) -> None:
     await past.execute("update duly.runs set revision = 1 where scheduled_at = %s", at(5))
     await past.execute("update duly.runs set revision = 9 where scheduled_at = %s", at(6))
     assert rules(await audit(past.database)) == {("stray", "minutely", at(5)), ("stray", "minutely", at(6))}
+
+
+async def test_what_older_zone_data_said_is_counted_by_it_and_what_newer_data_decided_by_them(
+    url: str,
+) -> None:
+    """Berlin gives up summer time, and takes it up again in data that come four days after the change of the clocks.
+
+    Under the old data 06:30 there is 05:30 UTC throughout; an occurrence that was owed is decided under the new ones.
+    """
+    async with history(url, datetime(2027, 3, 26, tzinfo=UTC)) as past:
+        await past.job("six", "30 5 * * *", overlap="allow")
+        await past.go(5 * 86_400, step=86_400)
+        berlin = cron("30 6 * * *", "Europe/Berlin").definition()
+        told = transitions(berlin, past.clock.at - timedelta(days=5))
+        assert told is not None
+        stored = "update duly.schedules set definition = %s, transitions = %s"
+        await past.execute(stored, Jsonb(berlin), Jsonb(told))
+        assert rules(await audit(past.database)) != set(), "as if the new data had always been there"
+        told["zones"]["Europe/Berlin"]["changes"] = []
+        await past.execute(stored, Jsonb(berlin), Jsonb(told))
+        assert shape(await audit(past.database))["runs"] == 5
+        assert (await audit(past.database)).clean
+        past.ledger = Ledger(past.database)
+        await past.execute("update duly.cursors set wake_at = %s", past.clock.at + timedelta(hours=5))
+        await past.go(86_400)
+        assert (await past.execute("select max(scheduled_at) as at from duly.runs"))[0]["at"].hour == 4
+        report = await audit(past.database)
+        assert (report.clean, shape(report)["runs"]) == (True, 6)
+        await past.execute("delete from duly.runs where scheduled_at = '2027-03-29T05:30:00Z'")
+        assert shape(await audit(past.database))["unaccounted"] == 1
 
 
 async def test_nothing_is_ahead_of_the_clock_of_its_cursor_or_of_its_decision(past: History) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import time
 from datetime import UTC, date, datetime, timedelta
-from itertools import islice, product
+from itertools import islice, permutations, product
 from pathlib import Path
 
 import pytest
@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 import duly.recount
 from duly import schedules
 from duly.errors import DefinitionError
-from duly.recount import Unreadable, instants, recount
+from duly.recount import Unreadable, counter, instant, instants, micros, recount
 from duly.schedules import zones
+from duly.zonedata import transitions
 from tests.properties.test_schedules_combined import questions
 
 ZONES = [
@@ -128,15 +129,42 @@ def test_the_counter_and_the_engine_agree_on_every_change_of_the_clocks(zone: st
             assert recount(schedule.definition(), a, b) == len(told) > 0
 
 
-def _changes(name: str) -> list[tuple[datetime, datetime]]:
+@pytest.mark.parametrize(("gap", "fold"), [("run-after", "first"), ("shift", "both"), ("skip", "second")])
+def test_what_other_zone_data_said_of_a_zone_is_counted_by_it(gap: str, fold: str) -> None:
+    """A zone of another name stands for the same one in data of another day: it is told as the changes of the other."""
+    begin, end = datetime(2027, 1, 1, tzinfo=UTC), datetime(2028, 1, 1, tzinfo=UTC)
+    for then, now in permutations(ZONES[1:], 2):
+        told = transitions({"zone": then}, begin - timedelta(days=5))
+        assert told is not None
+        said = {**told, "zones": {now: told["zones"][then]}}
+        for expr in ("30 0-3,23 * * *", "*/20 1-4 * * *"):
+            old = schedules.cron(expr, then, dst_gap=gap, dst_fold=fold)
+            counted = counter(schedules.cron(expr, now, dst_gap=gap, dst_fold=fold).definition(), said)
+            for a, b in [(begin, begin + timedelta(days=3)), *_changes(then, 2027), *_changes(now, 2027)]:
+                if a >= begin and b <= end:
+                    assert [instant(at) for at in counted.walk(micros(a), micros(b))] == list(
+                        old.between(a, b)
+                    )
+                    assert counted.count(micros(a), micros(b)) == old.count(a, b)
+
+
+def test_where_zone_data_say_the_same_it_is_the_same_counter() -> None:
+    definition = schedules.cron("0 2 * * *", "Europe/Berlin").definition()
+    told = transitions(definition, datetime(2027, 1, 1, tzinfo=UTC))
+    assert counter(definition, told) is counter(definition)
+    with pytest.raises(Unreadable):
+        counter(definition, {"from": 0})
+
+
+def _changes(name: str, *years: int) -> list[tuple[datetime, datetime]]:
     """Two days around each change of the clocks."""
     found: list[tuple[datetime, datetime]] = []
-    for year in (2011, 2027):
+    for year in years or (2011, 2027):
         begin = int(datetime(year, 1, 1, tzinfo=UTC).timestamp())
         changes = zones.zone(name).transitions(begin, begin + 366 * 86_400)
         instant = [datetime.fromtimestamp(at, UTC) for at, _, _ in changes]
         found.extend((at - timedelta(hours=26), at + timedelta(hours=26)) for at in instant)
-    assert len(found) >= 2
+    assert years or len(found) >= 2
     return found
 
 

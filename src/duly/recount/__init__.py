@@ -20,7 +20,7 @@ from typing import Any
 
 from duly.recount.pattern import CalendarPattern, Pattern, Unreadable
 from duly.recount.sets import Counter, Joined, Limited, Listed, Part, Steps
-from duly.recount.wall import Wall
+from duly.recount.wall import Known, Wall, otherwise
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -35,9 +35,17 @@ def instants(definition: Mapping[str, Any], a: datetime, b: datetime, limit: int
     return [instant(at) for at in islice(counter(definition).walk(micros(a), micros(b)), limit)]
 
 
-def counter(definition: Mapping[str, Any]) -> Counter:
-    """The counter of a stored definition; raises Unreadable for anything that it does not know."""
-    return _counter(json.dumps(definition, sort_keys=True))
+def counter(definition: Mapping[str, Any], told: Mapping[str, Any] | None = None) -> Counter:
+    """The counter of a stored definition; raises Unreadable for anything that it does not know.
+
+    ``told`` is what was said of its zones when it was stored (``schedules.transitions``). Where the zone data of this
+    process says otherwise, what was said then counts; else the counter is the one that is given without it.
+    """
+    try:
+        differs = {} if told is None else _differing(told)
+    except Exception as error:
+        raise Unreadable(f"what was said of its zones cannot be read: {error!r}") from error
+    return _counter(json.dumps(definition, sort_keys=True), tuple(sorted(differs.items())))
 
 
 def micros(at: datetime) -> int:
@@ -51,16 +59,25 @@ def instant(at: int) -> datetime:
 
 
 @lru_cache(maxsize=4096)
-def _counter(text: str) -> Counter:
+def _counter(text: str, told: tuple[tuple[str, Known], ...] = ()) -> Counter:
     try:
-        return _read(json.loads(text))
+        return _read(json.loads(text), dict(told))
     except Unreadable:
         raise
     except Exception as error:
         raise Unreadable(f"the definition {text[:200]} cannot be recounted: {error!r}") from error
 
 
-def _read(stored: Mapping[str, Any]) -> Counter:
+def _differing(told: Mapping[str, Any]) -> dict[str, Known]:
+    """The zones of which this process's zone data says otherwise, with what was said of them."""
+    known: dict[str, Known] = {
+        name: (told["from"], told["until"], said["offset"], tuple((a, b, c) for a, b, c in said["changes"]))
+        for name, said in told["zones"].items()
+    }
+    return {name: each for name, each in known.items() if otherwise(name, each)}
+
+
+def _read(stored: Mapping[str, Any], told: Mapping[str, Known]) -> Counter:
     kind = stored["kind"]
     if kind in ("never", "once", "instants"):
         return Listed([_instant(at) for at in _told(kind, stored)])
@@ -70,20 +87,20 @@ def _read(stored: Mapping[str, Any]) -> Counter:
         start, end = (
             None if stored[name] is None else _instant(stored[name]) - 1 for name in ("start", "end")
         )
-        return Part(_read(stored["of"]), start, end)
+        return Part(_read(stored["of"], told), start, end)
     if kind == "limited":
-        return Limited(_read(stored["of"]), stored["limit"], _instant(stored["after"]))
+        return Limited(_read(stored["of"], told), stored["limit"], _instant(stored["after"]))
     if kind == "union":
-        return Joined([_read(part) for part in stored["of"]], less=False)
+        return Joined([_read(part, told) for part in stored["of"]], less=False)
     if kind == "difference":
-        return Joined([_read(stored["of"]), _read(stored["less"])], less=True)
+        return Joined([_read(stored["of"], told), _read(stored["less"], told)], less=True)
     if kind == "cron":
         pattern: Pattern | CalendarPattern = Pattern(stored["expr"], stored["dialect"])
     elif kind == "calendar":
         pattern = CalendarPattern(stored)
     else:
         raise Unreadable(f"a schedule of the kind {kind!r} cannot be recounted")
-    return Wall(pattern, stored["zone"], stored["gap"], stored["fold"])
+    return Wall(pattern, stored["zone"], stored["gap"], stored["fold"], told.get(stored["zone"]))
 
 
 def _told(kind: str, stored: Mapping[str, Any]) -> list[str]:

@@ -21,6 +21,13 @@ _GUARD = 2 * _DAY
 _FIRST, _LAST = -62_000_000_000, 253_300_000_000
 
 
+Change = tuple[int, int, int]
+"""When an offset changed (seconds since 1970), from and to which one."""
+
+Known = tuple[int, int, int, tuple[Change, ...]]
+"""What was said of a zone: from when, until when, the offset in force at first, and its changes."""
+
+
 class _Local:
     """One zone: its offset at an instant, the instants of a wall time, and which days are ordinary."""
 
@@ -57,14 +64,60 @@ class _Local:
         return hi
 
 
+class _Told(_Local):
+    """A zone as other zone data had it for a time; before and after that as the pinned data has it."""
+
+    def __init__(self, name: str, known: Known) -> None:
+        super().__init__(name)
+        self._begin, self._end, self._first, told = known
+        self._told = told
+        self._at = [at for at, _, _ in told]
+        pinned = zone(name)
+        ends = (self._begin, super().offset(self._begin - 1), self._first)
+        goes_on = (self._end, told[-1][2] if told else self._first, super().offset(self._end))
+        seams: list[Change] = [each for each in (ends, goes_on) if each[1] != each[2]]
+        near = (
+            pinned.transitions(self._begin - 2 * _GUARD, self._begin),
+            pinned.transitions(self._end, self._end + 2 * _GUARD),
+        )
+        self._changes = sorted({*told, *seams, *(tuple(each) for part in near for each in part)})
+
+    def offset(self, at: int) -> int:
+        if not self._begin <= at < self._end:
+            return super().offset(at)
+        place = bisect_right(self._at, at)
+        return self._told[place - 1][2] if place else self._first
+
+    def both(self, wall: int) -> tuple[int, int]:
+        if not self._begin - _GUARD <= wall < self._end + _GUARD:
+            return super().both(wall)
+        offset = self.offset(wall - _GUARD)
+        for at, before, after in self._changes[bisect_left(self._changes, (wall - _GUARD,)) :]:
+            if wall < at + min(before, after):
+                break
+            if wall < at + max(before, after):
+                return before, after
+            offset = after
+        return offset, offset
+
+
 def _whole(offset: timedelta | None) -> int:
     assert offset is not None
     return offset.days * _DAY + offset.seconds
 
 
 @lru_cache(maxsize=1024)
-def _local(name: str) -> _Local:
-    return _Local(name)
+def _local(name: str, known: Known | None = None) -> _Local:
+    return _Local(name) if known is None else _Told(name, known)
+
+
+def otherwise(name: str, known: Known) -> bool:
+    """Does the pinned data say anything else of the zone for that time?"""
+    begin, end, offset, told = known
+    pinned = zone(name)
+    return pinned.offset(begin) != offset or [tuple(each) for each in pinned.transitions(begin, end)] != [
+        *told
+    ]
 
 
 # Real time (begin, end], with a constant offset from the wall or with the list of its instants.
@@ -83,10 +136,17 @@ class _Cluster:
 class Wall:
     """The instants at which a wall clock shows what a pattern chooses."""
 
-    def __init__(self, pattern: Pattern | CalendarPattern, zone_name: str, gap: str, fold: str) -> None:
+    def __init__(
+        self,
+        pattern: Pattern | CalendarPattern,
+        zone_name: str,
+        gap: str,
+        fold: str,
+        known: Known | None = None,
+    ) -> None:
         if gap not in ("run-after", "skip", "shift") or fold not in ("first", "second", "both"):
             raise Unreadable(f"the rules gap {gap!r} and fold {fold!r} are not known")
-        self.pattern, self.local, self.gap, self.fold = pattern, _local(zone_name), gap, fold
+        self.pattern, self.local, self.gap, self.fold = pattern, _local(zone_name, known), gap, fold
         self._seconds = pattern.seconds
         self._clusters: dict[int, _Cluster] = {}
 
