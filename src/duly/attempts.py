@@ -73,6 +73,11 @@ def remark(held: Held, end: Ending) -> None:
         )
 
 
+def given_up(held: Held) -> Ended:
+    """An attempt of which nothing is recorded any more, as far as its worker knows."""
+    return Ended(key=held.claimed.key, attempt=held.claimed.attempt, worker=held.worker, outcome="lost")
+
+
 def ended(held: Held, end: Ending) -> Ended:
     """What the ledger is told of an attempt."""
     claimed, policy = held.claimed, held.claimed.policy

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -21,6 +22,8 @@ from duly.trouble import Reach, locked, passing, together
 
 GROUP = 500
 LONGEST_PAUSE = 1.0
+SOON = 3.0  # seconds within which a ledger that is well answers the last question of a worker
+OUTCOMES = ("succeeded", "failed", "timed_out", "cancelled", "lost", "asleep")
 NOT_RECORDED = "NotRecorded"
 """The class of the error of an attempt whose outcome the database refuses to keep."""
 
@@ -138,6 +141,18 @@ class Completions:
             ended = replace(one.ended, outcome="failed", result=None, error=said, delay=None)
             await self._record([Completion(ended=ended)])
         return ()
+
+
+async def outcomes_of(ledger: Ledger, attempts: Sequence[Ended]) -> dict[tuple[Key, int], Finished]:
+    """What the ledger has of the ends of ``attempts``, whatever they were; nothing where it does not answer soon."""
+    if not attempts:
+        return {}
+    asked = [replace(one, outcome=outcome) for one in attempts for outcome in OUTCOMES]
+    rows: Sequence[Finished] = ()
+    with suppress(Exception):  # a process that ends asks for the last time, and whoever is left says so
+        async with asyncio.timeout(SOON), ledger.database.connection() as connection:
+            rows = await ledger.ended(connection, asked)
+    return {(row.key, row.attempt): row for row in rows}
 
 
 def words_of(finished: Finished) -> Iterable[str]:

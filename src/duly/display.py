@@ -39,6 +39,7 @@ _OUTCOMES = {
     "asleep": "asleep",
     "lost": "lost",
     "fenced": "fenced",
+    "unknown": "unknown",
     "cancelling": "cancelling",
     "cancelled": "cancelled",
     "expired": "expired",

@@ -27,6 +27,7 @@ EVENTS: Mapping[str, str] = {
     "retrying": "an attempt ended in an error and another will follow",
     "lost": "an attempt's worker is gone",
     "fenced": "an attempt had lost its run; its outcome was not recorded",
+    "unknown": "a worker ends before the ledger said how an attempt ended",
     "cancelling": "an attempt was asked to stop",
     "cancelled": "an attempt was cancelled",
     "expired": "nobody started a run within must_start_within",

@@ -120,13 +120,14 @@ class Effects:
     """What one attempt commits: at most one transaction, and with it the run's completion.
 
     ``finished`` is what the ledger recorded, once the transaction has been committed; while it is ``committing``
-    nobody knows.
+    nobody knows. Of an attempt that is ``over`` nothing more is committed.
     """
 
     def __init__(self, tills: Tills, claimed: Claimed, worker: UUID) -> None:
         self.tills = tills
         self.finished: Finished | None = None
         self.busy = False
+        self.over = False
         self.committing = False
         self.hand: Hand | None = None
         self._lent: tuple[Hand, int] | None = None
@@ -187,7 +188,11 @@ class Effects:
             return await hand.rows(room, name, given)
 
     def cut(self) -> None:
-        """End the connection under a task that is over for the ledger and goes on: it waits on it no longer."""
+        """Let a task that is over for the ledger and goes on commit nothing more, and wait on its connection no longer.
+
+        What it has not sent by now is never committed.
+        """
+        self.over = True
         hand = self.hand
         if hand is not None and hand.connection is not None:
             cut(hand.connection)
@@ -309,7 +314,7 @@ async def _finish(hand: Hand, effects: Effects) -> Finished:
     await hand.say("ends")
     crash.point("effects.before")
     rows = await hand.rows("ledger", "finish", ended_arrays([effects.ended]))
-    if not rows:
+    if effects.over or not rows:
         raise Fenced(
             f"attempt {effects.ended.attempt} lost run {effects.run}; what it wrote is rolled back",
             hint="nothing is to be done: another attempt answers for the run",

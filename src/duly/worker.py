@@ -15,7 +15,7 @@ from typing import Any
 from uuid import UUID
 
 from duly import crash
-from duly.attempts import Held, ended, execute, remark
+from duly.attempts import Held, ended, execute, given_up, remark
 from duly.completions import (
     GROUP,
     LONGEST_PAUSE,
@@ -24,6 +24,7 @@ from duly.completions import (
     Completions,
     error_of,
     facts,
+    outcomes_of,
     rest_of,
     words_of,
 )
@@ -31,7 +32,7 @@ from duly.decisions import Standpoint
 from duly.executors import Ending
 from duly.executors.in_process import Task, Threads
 from duly.executors.shell import TERM_GRACE
-from duly.faults import described
+from duly.faults import described, fault
 from duly.ledger import Claimed, Ended, Finished, Hands, Key, Ledger
 from duly.places import Places
 from duly.records import asked_to_stop, key_of
@@ -47,6 +48,8 @@ SHORTEST = 0.01
 ASKED_EVERY = 0.2  # seconds between two looks for attempts that were asked to stop, while any runs
 NEAR = 60.0  # a retry that is nearer than this gets a timer of its own
 LAST_WORDS = 10.0  # how long a draining worker tries to record what has ended
+LISTENING = 1.0  # and how long it waits for the answer to a COMMIT that a task has sent
+_UNKNOWN = "its worker ended before the ledger said what became of the attempt; `duly runs show RUN` tells"
 _GATHER = 0.002  # when every place was taken: what is given back meanwhile is filled in one claim
 
 
@@ -454,8 +457,8 @@ class Worker:
         if held.effects is not None and held.effects.finished is not None:
             self._committed(held, held.effects.finished, end)
         elif end.stopped and held.stop.reason == "lost":
-            del self._held[held.attempt]
-            self._say("fenced", held)
+            # Nothing of it is recorded, unless its own COMMIT was under way.
+            self._told([(Completion(ended=given_up(held)), None)])
         else:
             self._completions.put(Completion(ended=ended(held, end), output=end.output))
 
@@ -472,7 +475,9 @@ class Worker:
         """What the ledger recorded of a group of completions, in events and consequences."""
         known: list[Finished] = []
         for completion, finished in group:
-            held = self._held[completion.attempt]
+            held = self._held.get(completion.attempt)
+            if held is None:
+                continue  # the last words were said meanwhile
             if finished is None and held.effects is not None and held.effects.committing:
                 # A thread that went on after its stop sent its COMMIT, and has not heard what became of it.
                 asyncio.get_running_loop().call_later(SHORTEST, self._told, [(completion, None)])
@@ -494,6 +499,7 @@ class Worker:
                     asyncio.get_running_loop().call_later(max(delay, 0.0), self._nudge.set)
             if finished.fires_at is not None:
                 self._expect((finished.fires_at - finished.at).total_seconds())
+        self._changed.set()
         if any(finished.behind for finished in known):
             self._on_behind()
         ready = any(finished.ready for finished in known)
@@ -520,10 +526,28 @@ class Worker:
             await self._close()
 
     async def _close(self) -> None:
+        await self._last_words()
         with self._lock:
             self._loop = None
         self._threads.close()
         await self._tills.close()
+
+    async def _last_words(self) -> None:
+        """Say of each attempt that was not told what the ledger has of it, or that nobody knows."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LISTENING):
+                while any(held.effects and held.effects.committing for held in self._held.values()):
+                    self._changed.clear()
+                    await self._changed.wait()
+        left = list(self._held.values())
+        known = await outcomes_of(self._ledger, [given_up(held) for held in left])
+        for held in left:
+            finished = known.get(held.attempt) or (held.effects and held.effects.finished)
+            if finished:
+                self._told([(Completion(ended=given_up(held)), finished)])
+            else:
+                del self._held[held.attempt]
+                self._say("unknown", held, fault("Unknown", _UNKNOWN))
 
     async def _calm(self, seconds: float) -> None:
         """Wait until nothing runs and no hand-off is under way, at most so long."""

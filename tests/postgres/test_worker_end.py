@@ -409,15 +409,7 @@ async def test_an_attempt_that_is_stopped_within_its_commit_is_told_as_the_ledge
 
     monkeypatch.setattr(transactions, "_recorded", looked_up)
     monkeypatch.setattr(Worker, "_told", spied)
-    await shop.execute("create table effects (number integer)")
-    await shop.execute(
-        """create function gate() returns trigger language plpgsql as $$
-           begin perform pg_advisory_xact_lock_shared(1); return null; end $$"""
-    )
-    await shop.execute(
-        """create constraint trigger gate after insert on effects deferrable initially deferred
-           for each row execute function gate()"""
-    )
+    await _gate(shop)
     await shop.job("task", {"waiting": waiting, "blocking": blocking}[form])
     await shop.ready("task")
     worker = await shop.worker()
@@ -433,6 +425,105 @@ async def test_an_attempt_that_is_stopped_within_its_commit_is_told_as_the_ledge
         await wait_until_async(lambda: true(shop.heard("succeeded") or shop.heard("fenced")))
     assert (await shop.run("task"))["state"] == "succeeded"
     assert [event["event"] for event in shop.said] == ["started", "succeeded"]
+
+
+@pytest.mark.parametrize("word", ["succeeded", "unknown"])
+async def test_a_worker_that_ends_while_a_commit_has_no_answer_says_what_the_ledger_has_or_that_nobody_knows(
+    shop: Workshop, url: str, monkeypatch: pytest.MonkeyPatch, word: str
+) -> None:
+    """One last word in any case: the thread never hears of its COMMIT, which has taken place or goes on."""
+    unheard = threading.Event()
+    recorded = transactions._recorded
+
+    async def looked_up(hand: Hand, effects: Effects) -> bool:
+        unheard.wait(20)
+        return await recorded(hand, effects)
+
+    monkeypatch.setattr(transactions, "_recorded", looked_up)
+    monkeypatch.setattr("duly.worker.LAST_WORDS", 0.1)
+    monkeypatch.setattr("duly.worker.LISTENING", 0.1)
+    await _gate(shop)
+    await shop.job("task", _writes)
+    await shop.ready("task")
+    worker = await shop.worker(settings=replace(SETTINGS, shutdown_grace=0.0))
+    person = await connect(url, name="the one who holds the gate")
+    await person.execute("select pg_advisory_lock(1)")
+    async with person:
+        async with working(worker):
+            await wait_until_async(lambda: _commits(shop))
+            if word == "succeeded":
+                [held] = worker._held.values()
+                held.stop.ask("timed_out")  # its connection is cut, so that it hears nothing
+                await wait_until_async(lambda: true(not worker.running))
+                await person.execute("select pg_advisory_unlock(1)")
+                await shop.in_state("task", "succeeded")
+        assert [event["event"] for event in shop.said] == ["started", word]
+    unheard.set()
+    await shop.in_state("task", "succeeded")
+
+
+async def test_a_lost_identity_is_told_of_its_commit_as_the_ledger_has_it(shop: Workshop, url: str) -> None:
+    """The lease has ended while the COMMIT is under way at the server, and nobody has taken the run: it succeeds."""
+    await _gate(shop)
+    await shop.job("task", _writes)
+    await shop.ready("task")
+    worker = await shop.worker()
+    person = await connect(url, name="the one who holds the gate")
+    await person.execute("select pg_advisory_lock(1)")
+    async with working(worker):
+        async with person:
+            await wait_until_async(lambda: _commits(shop))
+            worker.lost()
+            await wait_until_async(lambda: true(not worker.running))
+        await wait_until_async(lambda: true(len(shop.said) > 1))
+    assert [event["event"] for event in shop.said] == ["started", "succeeded"]
+    assert (await shop.run("task"))["state"] == "succeeded"
+
+
+async def test_a_thread_whose_identity_was_lost_commits_nothing_that_it_had_not_sent(shop: Workshop) -> None:
+    """It goes on after its end and enters its transaction only then: the worker has said ``fenced``."""
+    entered, leave = threading.Event(), threading.Event()
+    raised: list[str] = []
+
+    def task(run: Run) -> None:
+        entered.set()
+        leave.wait(20)
+        try:
+            _writes(run)
+        except Exception as error:
+            raised.append(type(error).__name__)
+
+    await shop.execute("create table effects (number integer)")
+    await shop.job("task", task)
+    await shop.ready("task")
+    worker = await shop.worker()
+    async with working(worker):
+        await wait_until_async(lambda: true(entered.is_set()))
+        worker.lost()
+        await wait_until_async(lambda: true(shop.heard("fenced")))
+        leave.set()
+        await wait_until_async(lambda: true(raised))
+    assert raised == ["Fenced"]
+    assert await shop.execute("select number from effects") == []
+    assert [event["event"] for event in shop.said] == ["started", "fenced"]
+
+
+def _writes(run: Run) -> None:
+    with run.transaction() as connection:
+        connection.execute("insert into effects values (1)")
+
+
+async def _gate(shop: Workshop) -> None:
+    """A table whose writers commit only when nobody holds the gate."""
+    await shop.execute("create table effects (number integer)")
+    await shop.execute(
+        """create function gate() returns trigger language plpgsql as $$
+           begin perform pg_advisory_xact_lock_shared(1); return null; end $$"""
+    )
+    await shop.execute(
+        """create constraint trigger gate after insert on effects deferrable initially deferred
+           for each row execute function gate()"""
+    )
 
 
 async def _commits(shop: Workshop) -> bool:
