@@ -25,7 +25,7 @@ from duly.previews import Previews, refuse_prune_of_nobody
 from duly.registration import REPLAN, Applied, Registration, Wish, declared_twice
 from duly.schedules import tzdata_version
 from duly.triggers import trigger
-from duly.zonedata import newer, transitions, unchanged
+from duly.zonedata import carried, newer, unchanged
 
 BATCH = 1000
 
@@ -92,6 +92,8 @@ class Catalog:
             names.refuse_doubles(batch)
             async with self.database.transaction("begin_long") as connection:
                 ids = await self._registration.batch(connection, batch, wish, applied)
+                if not prune and not dry_run:
+                    await self.database.rows(connection, "catalog", "note_present", job_ids=list(ids))
             if prune:
                 present.extend(ids)
         if prune:
@@ -190,7 +192,7 @@ class Catalog:
                         "adopt_zone_data",
                         id=row["id"],
                         tzdata=tzdata_version(),
-                        transitions=Jsonb(transitions(row["definition"], now)),
+                        transitions=Jsonb(carried(row["transitions"], row["definition"], now)),
                     )
                     done.adopted.append(row["id"])
         for row in older:

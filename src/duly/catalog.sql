@@ -314,6 +314,13 @@ update duly.jobs
    and jobs.state <> 'removed'
    and (jobs.absent_since is null) = (jobs.id <> all(%(present)b::bigint[]))
 
+-- name: note_present
+-- Somebody declares these jobs: however long they were absent, they are not any more.
+update duly.jobs
+   set absent_since = null
+ where jobs.id = any(%(job_ids)b::bigint[])
+   and jobs.absent_since is not null
+
 -- name: adopt_jobs
 -- These jobs belong to an owner from now on.
 update duly.jobs

@@ -50,6 +50,27 @@ def unchanged(known: Mapping[str, Any], at: datetime) -> bool:
     return all(_same(name, said, start, end) for name, said in known["zones"].items())
 
 
+def carried(known: Mapping[str, Any], definition: Mapping[str, Any], at: datetime) -> dict[str, Any] | None:
+    """What is known of the zones of ``definition`` from ``at`` on, behind what was known before."""
+    coming = transitions(definition, at)
+    if coming is None or not known["from"] <= coming["from"] < known["until"]:
+        return coming
+    return {
+        **coming,
+        "from": known["from"],
+        "zones": {
+            name: {
+                "offset": said["offset"],
+                "changes": [
+                    *(change for change in said["changes"] if change[0] < coming["from"]),
+                    *coming["zones"][name]["changes"],
+                ],
+            }
+            for name, said in known["zones"].items()
+        },
+    }
+
+
 def is_newer(version: str) -> bool:
     """Was a schedule made with newer zone data than this process has, so that it may know wrong instants of it?"""
     return version > tzdata_version()

@@ -146,6 +146,28 @@ async def test_what_an_owner_declares_no_more_is_removed_after_its_grace(laborat
         assert (await deploy(one)).document()["unchanged"] == ["a"]
 
 
+async def test_a_deploy_that_prunes_nothing_ends_an_absence_too(laboratory: Open) -> None:
+    """The grace counts from when nobody declared the job any more, whoever declares it and however."""
+    both, one = app_of(a=("@hourly", {}), b=("@hourly", {})), app_of(a=("@hourly", {}))
+    async with laboratory(Duly(), at=WINTER) as t:
+
+        async def deploy(app: Duly, **how: Any) -> Any:
+            return await t.client.jobs.apply(app.declared(), owner="shop", **how)
+
+        await deploy(both)
+        pruning = {"prune": True, "prune_grace": "10m"}
+        assert (await deploy(one, **pruning)).absent == ["b"]
+        await t.advance(by="6m")
+        await deploy(both, dry_run=True)
+        assert (await deploy(one, **pruning)).absent == ["b"]
+        await deploy(both)
+        await t.advance(by="6m")
+        done = await deploy(one, **pruning)
+        assert (done.removed, done.absent) == ([], ["b"])
+        await t.advance(by="11m")
+        assert (await deploy(one, **pruning)).removed == ["b"]
+
+
 async def test_an_older_deploy_does_not_bring_back_what_a_newer_one_has_removed(laboratory: Open) -> None:
     """wasp #2448, solid_queue #359: both versions are up while it is rolled out, and the old one starts last."""
     both, one = app_of(a=("@hourly", {}), b=("@hourly", {})), app_of(a=("@hourly", {}))

@@ -17,7 +17,7 @@ from duly import schedules
 from duly.errors import DefinitionError
 from duly.recount import Unreadable, counter, instant, instants, micros, recount
 from duly.schedules import zones
-from duly.zonedata import transitions
+from duly.zonedata import carried, transitions
 from tests.properties.test_schedules_combined import questions
 
 ZONES = [
@@ -154,6 +154,20 @@ def test_where_zone_data_say_the_same_it_is_the_same_counter() -> None:
     assert counter(definition, told) is counter(definition)
     with pytest.raises(Unreadable):
         counter(definition, {"from": 0})
+
+
+def test_zone_data_that_say_the_same_of_the_coming_year_do_not_rewrite_the_one_before() -> None:
+    """What was decided meanwhile stays counted by what was known then, whatever the newer data say of it."""
+    a, b, c = (datetime(year, 1, 15, tzinfo=UTC) for year in (2027, 2028, 2029))
+    schedule = schedules.cron("0 6 * * *", "Europe/Berlin")
+    told = transitions(schedule.definition(), a)
+    assert told is not None
+    told["zones"]["Europe/Berlin"]["changes"] = told["zones"]["Europe/Berlin"]["changes"][2:]
+    kept = carried(told, schedule.definition(), b)
+    winter = schedules.cron("0 5 * * *", "UTC")
+    counted = counter(schedule.definition(), kept)
+    assert [instant(at) for at in counted.walk(micros(a), micros(b))] == list(winter.between(a, b))
+    assert [instant(at) for at in counted.walk(micros(b), micros(c))] == list(schedule.between(b, c))
 
 
 def _changes(name: str, *years: int) -> list[tuple[datetime, datetime]]:
