@@ -17,12 +17,12 @@ from typing import Any
 
 from duly.clock import text
 from duly.cluster import Overtaken, overtaken
-from duly.errors import DefinitionError
+from duly.errors import DatabaseError, DefinitionError
 from duly.generations import unbalanced
 from duly.jobs import shown
 from duly.listing import named
 from duly.owing import Owing, explained
-from duly.postgres import Connection, Database, Row
+from duly.postgres import SNAPSHOTS, Connection, Database, Row
 from duly.recount import Counter, Unreadable, counter, instant, micros
 
 PAGE = 200
@@ -149,7 +149,8 @@ async def audit(
 
     The decisions of leaders in that time are checked too: of all leases, or of those that the job ever named.
     Of at most ``owing`` jobs it says what they owe up to ``to_at`` and why, those with the oldest first.
-    Raises NotFound when there is no job of that name, DefinitionError when the time ends before it begins.
+    Raises NotFound when there is no job of that name, DefinitionError when the time ends before it begins,
+    DatabaseError in a caller's transaction that is no snapshot.
     """
     async with database.transaction("begin_snapshot") as connection:
         report = await audit_within(database, connection, from_at=from_at, to_at=to_at, job=job, owing=owing)
@@ -175,6 +176,7 @@ async def audit_within(
         raise DefinitionError(
             f"nothing lies from {text(from_at)} to {text(to_at)}", hint="give the earlier first"
         )
+    await _refuse_moving(database, connection)
     as_of = await database.now(connection)
     found = None if job is None else await named(database, connection, job)
     key = None if found is None else (found["namespace"], found["name"])
@@ -194,6 +196,16 @@ async def audit_within(
         leadership=leadership,
         owing=reading.owing,
     )
+
+
+async def _refuse_moving(database: Database, connection: Connection) -> None:
+    """Raise DatabaseError where what is decided meanwhile is seen: its verdicts would stand ahead of the cursors."""
+    row = await database.row(connection, "postgres", "isolation")
+    if row is None or row["isolation"] not in SNAPSHOTS:
+        raise DatabaseError(
+            "an audit reads the ledger as of one instant, and the caller's transaction sees what is decided meanwhile",
+            hint="begin it with `isolation level repeatable read`, or ask the client outside of it",
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -336,3 +336,18 @@ async def test_a_callers_transaction_that_sees_only_its_beginning_may_look_and_n
         await connection.rollback()
         await connection.set_isolation_level(psycopg.IsolationLevel.READ_COMMITTED)
         assert (await jobs.trigger("task", key="k")).created
+
+
+async def test_an_audit_within_a_callers_transaction_wants_a_snapshot(
+    url: str, shop: Workshop, elsewhere: str
+) -> None:
+    """Else what others decide between its first and its last question would stand ahead of the cursors."""
+    async with await psycopg.AsyncConnection.connect(elsewhere) as connection:
+        assert (await Client().using(connection).audit()).totals.jobs == 1
+    async with await psycopg.AsyncConnection.connect(url) as connection:
+        client = Client().using(connection)
+        for ask in (client.audit, client.postmortem):
+            with pytest.raises(DatabaseError, match="as of one instant") as refused:
+                await ask()
+            assert "repeatable read" in str(refused.value.hint)
+        assert (await client.jobs.get("task")).name == "task"
