@@ -1,14 +1,17 @@
 """The client for programs without an event loop: the verbs of :mod:`duly.client`, each of which blocks.
 
-No thread and no loop is made for it: the same code runs over blocking connections, so that it may be used from
-any thread, and within the caller's own ``psycopg.Connection``.
+No thread and no loop is made for it (but for ``doctor``, which holds two backends against each other): the same code
+runs over blocking connections, so that it may be used from any thread, and within the caller's own
+``psycopg.Connection``.
 """
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import date, datetime
 from typing import Any
 
@@ -19,9 +22,15 @@ from duly.answers import JobInfo, Page, RunInfo
 from duly.audit import Report, audit
 from duly.backfills import KEY, Backfilled, Backfills
 from duly.calendars import Calendars, Imported
-from duly.client import Jobs, Runs, backfilled, instant, located, request
+from duly.client import Jobs, Runs, backfilled, located, request
+from duly.client.arguments import days as given_days
+from duly.client.arguments import instant, number, this_instant, words
+from duly.client.examining import alone, examined
 from duly.clock import Clock
+from duly.cluster import cluster
 from duly.connections import Blocking, Guest
+from duly.doctor import Report as Examined
+from duly.errors import DefinitionError
 from duly.explain import explain
 from duly.jobs import Job
 from duly.pauses import Paused, Resumed
@@ -72,9 +81,9 @@ class SyncJobs:
         """Change what is given and leave the rest. Raises NotFound, Conflict when ``token`` is out of date."""
         return driven(self._jobs.edit(name, token=token, **changes))
 
-    def remove(self, name: str) -> None:
-        """End a job's time line now. Raises NotFound."""
-        driven(self._jobs.remove(name))
+    def remove(self, name: str, *, dry_run: bool = False) -> None:
+        """End a job's time line now. Raises NotFound, Conflict."""
+        driven(self._jobs.remove(name, dry_run=dry_run))
 
     def pause(
         self,
@@ -106,15 +115,30 @@ class SyncJobs:
             self._jobs.resume(name, match=match, tag=tag, on_resume=on_resume, reason=reason, dry_run=dry_run)
         )
 
-    def hold(self, name: str, *, reason: str | None = None) -> Paused:
-        """Let everything of a job wait until it is released. Raises NotFound, Conflict."""
-        return driven(self._jobs.hold(name, reason=reason))
+    def hold(
+        self,
+        name: str | None = None,
+        *,
+        match: str | None = None,
+        tag: str | None = None,
+        reason: str | None = None,
+        dry_run: bool = False,
+    ) -> Paused:
+        """Let everything of these jobs wait until they are released. Raises NotFound, Conflict."""
+        return driven(self._jobs.hold(name, match=match, tag=tag, reason=reason, dry_run=dry_run))
 
     def release(
-        self, name: str, owed: object, *, reason: str | None = None, dry_run: bool = False
+        self,
+        name: str | None = None,
+        owed: object = None,
+        *,
+        match: str | None = None,
+        tag: str | None = None,
+        reason: str | None = None,
+        dry_run: bool = False,
     ) -> Resumed:
-        """Let a held job go on, and say what of what is owed is to run. Raises NotFound."""
-        return driven(self._jobs.release(name, owed, reason=reason, dry_run=dry_run))
+        """Let held jobs go on, and say what of what is owed is to run. Raises NotFound, DefinitionError, Conflict."""
+        return driven(self._jobs.release(name, owed, match=match, tag=tag, reason=reason, dry_run=dry_run))
 
     def skip(
         self, name: str, at: datetime | str, *, reason: str | None = None, dry_run: bool = False
@@ -218,13 +242,13 @@ class SyncRuns:
         """What it remembers, and the signals that wait for it. Raises NotFound."""
         return driven(self._runs.history(id))
 
-    def cancel(self, id: str, *, reason: str | None = None) -> RunInfo:
+    def cancel(self, id: str, *, reason: str | None = None, dry_run: bool = False) -> RunInfo:
         """End a run before its time. Raises NotFound, Conflict for a run that has ended."""
-        return driven(self._runs.cancel(id, reason=reason))
+        return driven(self._runs.cancel(id, reason=reason, dry_run=dry_run))
 
-    def retry(self, id: str) -> RunInfo:
+    def retry(self, id: str, *, dry_run: bool = False) -> RunInfo:
         """Try a run again that has ended without success. Raises NotFound, Conflict."""
-        return driven(self._runs.retry(id))
+        return driven(self._runs.retry(id, dry_run=dry_run))
 
     def wait(self, id: str, timeout: object = None) -> RunInfo:
         """The run when it has ended; raises TimeoutError after ``timeout``."""
@@ -238,7 +262,7 @@ class SyncClient:
         self, database: str | None = None, *, settings: Settings | None = None, author: str | None = None
     ) -> None:
         self._given = database, settings
-        self._author = author or whoever()
+        self._author = words("author", author or None) or whoever()
         self._lock = threading.Lock()
         self._open: Database | None = None
         self._held: Any = None
@@ -303,20 +327,40 @@ class SyncClient:
     def put_calendar(self, name: str, days: Sequence[date], *, dry_run: bool = False) -> Imported:
         """Make ``days`` the newest version of a calendar. Raises DefinitionError, Conflict."""
         calendars = Calendars(self._database())
-        return driven(calendars.put(name, days, author=self._author, dry_run=dry_run))
+        return driven(calendars.put(name, given_days(days), author=self._author, dry_run=dry_run))
+
+    def get_calendar(self, name: str) -> dict[str, Any]:
+        """The newest version of a calendar, with its days. Raises NotFound."""
+        return driven(Calendars(self._database()).get(name))
+
+    def list_calendars(self) -> list[dict[str, Any]]:
+        """Every calendar by name."""
+        return driven(Calendars(self._database()).all())
 
     def cancel_backfill(self, job: str, *, key: str = KEY, reason: str | None = None) -> int:
         """Ask every live run of a backfill to stop; how many there were. Raises NotFound."""
         backfills = Backfills(self._database())
-        return driven(backfills.cancel(job, key=key, author=self._author, reason=reason))
+        return driven(
+            backfills.cancel(job, key=key, author=self._author, reason=words("reason", reason or None))
+        )
 
     def using(self, connection: psycopg.Connection[Any]) -> SyncClient:
         """The same verbs on the caller's connection, within the caller's transaction; see ``Client.using``."""
+        if not isinstance(connection, psycopg.Connection):
+            raise DefinitionError(
+                f"{type(connection).__name__} is no psycopg.Connection",
+                hint="a psycopg.AsyncConnection belongs to `Client.using`",
+            )
         return _Within(connection, self._author)
 
-    def signal(self, run: str, name: str, payload: Any = None, *, key: str | None = None) -> Sent:
+    def signal(
+        self, run: str, name: str, payload: Any = None, *, key: str | None = None, dry_run: bool = False
+    ) -> Sent:
         """Tell a run something, once for each ``key``; see ``Client.signal``. Raises NotFound, Conflict."""
-        return driven(signals.send(self._database(), run, name, payload, key=key, sender=self._author))
+        sent = signals.send(
+            self._database(), run, name, payload, key=key, sender=self._author, dry_run=dry_run
+        )
+        return driven(sent)
 
     def audit(
         self,
@@ -330,9 +374,7 @@ class SyncClient:
 
     def explain(self, job: str, at: datetime | str) -> dict[str, Any]:
         """What became of one instant, by which evidence. Raises NotFound."""
-        when = instant(at)
-        assert when is not None
-        return driven(explain(self._database(), job, when))
+        return driven(explain(self._database(), job, this_instant(at)))
 
     def postmortem(
         self,
@@ -344,7 +386,22 @@ class SyncClient:
     ) -> dict[str, Any]:
         """Who was alive, who led, what was missed and what is owed in a window. Raises NotFound, DefinitionError."""
         window = {"from_at": instant(from_at), "to_at": instant(to_at)}
-        return driven(postmortem(self._database(), **window, job=job, limit=limit))
+        return driven(postmortem(self._database(), **window, job=job, limit=number("limit", limit)))
+
+    def cluster(self, *, limit: int = listing.LIMIT) -> dict[str, Any]:
+        """Who is there, who leads, and how many timers wait; see ``Client.cluster``."""
+        return driven(cluster(self._database(), limit=number("limit", limit)))
+
+    def doctor(self) -> Examined:
+        """Is what duly promises really in use on this database? See ``Client.doctor``; it looks from another thread."""
+        url, settings, held = located(*self._given)
+        try:
+            with ThreadPoolExecutor(1, "duly-doctor") as thread:
+                looking = examined(url, settings, migrate=held is not None)
+                return thread.submit(asyncio.run, looking).result()
+        finally:
+            if held is not None:
+                held.release()
 
 
 class _Within(SyncClient):
@@ -356,6 +413,10 @@ class _Within(SyncClient):
 
     def _database(self) -> Database:
         return self._guest
+
+    def doctor(self) -> Examined:
+        """Not within a transaction."""
+        raise alone()
 
     def close(self) -> None:
         """The connection is the caller's."""

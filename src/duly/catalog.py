@@ -345,7 +345,7 @@ class Catalog:
 
 
 def _check_key(key: str) -> None:
-    if not key or len(key) > 200 or not key.isprintable():
+    if not isinstance(key, str) or not key or len(key) > 200 or not key.isprintable():
         raise DefinitionError(f"{key!r:.80} cannot be a key: 1 to 200 printable characters")
 
 

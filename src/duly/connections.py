@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import Any, LiteralString, cast
 
 import psycopg
-from psycopg.pq import TransactionStatus
+from psycopg.pq import PipelineStatus, TransactionStatus
 from psycopg.rows import dict_row, tuple_row
 from psycopg_pool import ConnectionPool, PoolTimeout
 
@@ -139,6 +139,7 @@ class Guest(Database):
 
     @asynccontextmanager
     async def transaction(self, opening: str = "begin") -> AsyncIterator[Connection]:
+        self._refuse_unusable()
         await self._begin()
         if opening not in READING:
             await self._refuse_snapshot()
@@ -152,6 +153,21 @@ class Guest(Database):
             await _settled(leave(type(error), error, error.__traceback__))
             raise
         await _settled(leave(None, None, None))
+
+    def _refuse_unusable(self) -> None:
+        """Raise DatabaseError where no statement has an answer, or has it later than it is asked for."""
+        if self._own.closed:
+            raise DatabaseError("the caller's connection is closed", hint="give one that is open")
+        if self._own.info.transaction_status == TransactionStatus.INERROR:
+            raise DatabaseError(
+                "a statement of the caller's transaction has failed, so nothing more can be done in it",
+                hint="roll it back first, or to a savepoint before that statement",
+            )
+        if self._own.pgconn.pipeline_status != PipelineStatus.OFF:
+            raise DatabaseError(
+                "the caller's connection is in pipeline mode, where answers come later than they are asked for",
+                hint="leave the `pipeline()` block first; the transaction may go on",
+            )
 
     async def _begin(self) -> None:
         """Be within a transaction, which the caller ends; raises DatabaseError where there could be none."""
@@ -187,7 +203,7 @@ class Guest(Database):
         yield [tuple(_utc(value) for value in row) for row in found]
 
     async def _sent(self, room: str, name: str, parameters: Mapping[str, object], form: Any) -> list[Any]:
-        cursor: Any = self._own.cursor(row_factory=form)
+        cursor = _cursor(self._own, form)
         try:
             await _settled(cursor.execute(statements(room)[name], self.given(parameters), binary=True))
         except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName) as error:
@@ -196,6 +212,13 @@ class Guest(Database):
                 hint="use a connection to the ledger's database, and run `duly migrate` there once",
             ) from error
         return cast("list[Any]", await _settled(cursor.fetchall())) if cursor.description else []
+
+
+def _cursor(connection: AnyConnection, form: Any) -> Any:
+    """A cursor of the usual kind: the connection may have a factory whose cursors take other statements."""
+    if isinstance(connection, psycopg.AsyncConnection):
+        return psycopg.AsyncCursor(connection, row_factory=form)
+    return psycopg.Cursor(connection, row_factory=form)
 
 
 def _utc(value: Any) -> Any:

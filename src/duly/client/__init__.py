@@ -27,13 +27,18 @@ from duly import listing, signals
 from duly.audit import Report, audit
 from duly.backfills import KEY, Backfilled, Backfills
 from duly.calendars import Calendars, Imported
-from duly.client.arguments import instant
+from duly.client.arguments import days as given_days
+from duly.client.arguments import instant, number, this_instant, words
+from duly.client.examining import alone, examined
 from duly.client.jobs import KEPT, Jobs
 from duly.client.past import backfilled, request
 from duly.client.runs import Runs
 from duly.clock import Clock
+from duly.cluster import cluster
 from duly.connections import Guest
-from duly.errors import DatabaseError
+from duly.doctor import Report as Examined
+from duly.doctor import examine
+from duly.errors import DatabaseError, DefinitionError
 from duly.explain import explain
 from duly.postgres import Database
 from duly.postmortem import postmortem
@@ -55,10 +60,11 @@ class Client:
         self, database: str | None = None, *, settings: Settings | None = None, author: str | None = None
     ) -> None:
         self._given = database, settings
-        self._author = author or whoever()
+        self._author = words("author", author or None) or whoever()
         self._open: Database | None = None
         self._borrowed = False
         self._held: Any = None
+        self._settings: Settings | None = settings
         self.jobs = Jobs(self._database, self._author)
         self.runs = Runs(self._database, asyncio.sleep, self._author)
 
@@ -67,6 +73,7 @@ class Client:
         if self._borrowed:
             return self
         url, settings, self._held = await asyncio.to_thread(located, *self._given)
+        self._settings = settings
         database = Database(
             url,
             clock=Clock.from_environment(),
@@ -138,19 +145,38 @@ class Client:
 
         The same days again are no new version. Raises DefinitionError for what cannot be kept, Conflict.
         """
-        return await Calendars(self._database()).put(name, days, author=self._author, dry_run=dry_run)
+        return await Calendars(self._database()).put(
+            name, given_days(days), author=self._author, dry_run=dry_run
+        )
+
+    async def get_calendar(self, name: str) -> dict[str, Any]:
+        """The newest version of a calendar, with its days in ``dates``. Raises NotFound."""
+        return await Calendars(self._database()).get(name)
+
+    async def list_calendars(self) -> list[dict[str, Any]]:
+        """Every calendar by name, with its newest version and how many jobs are attached."""
+        return await Calendars(self._database()).all()
 
     async def cancel_backfill(self, job: str, *, key: str = KEY, reason: str | None = None) -> int:
         """Ask every live run of a backfill to stop; how many there were. Raises NotFound."""
-        return await Backfills(self._database()).cancel(job, key=key, author=self._author, reason=reason)
+        return await Backfills(self._database()).cancel(
+            job, key=key, author=self._author, reason=words("reason", reason or None)
+        )
 
     def using(self, connection: psycopg.AsyncConnection[Any]) -> Client:
         """The same verbs on the caller's connection, within the caller's transaction.
 
         Nothing is committed here: jobs and runs become visible with the caller's commit and vanish with its
         rollback. A refusal (Conflict, NotFound, ...) leaves the transaction usable. Rows of the job stay locked
-        until the caller commits, so commit soon. Needs no :meth:`open`.
+        until the caller commits, so commit soon. Needs no :meth:`open`. Raises DefinitionError for what is no
+        ``psycopg.AsyncConnection``; the verbs raise DatabaseError in autocommit without a transaction, in one that has
+        failed, and in pipeline mode.
         """
+        if not isinstance(connection, psycopg.AsyncConnection):
+            raise DefinitionError(
+                f"{type(connection).__name__} is no psycopg.AsyncConnection",
+                hint="a psycopg.Connection belongs to `SyncClient.using`, it would hold up the event loop",
+            )
         clock = Clock.from_environment() if self._open is None else self._open.clock
         return Client.over(Guest(connection, clock=clock), author=self._author)
 
@@ -161,14 +187,18 @@ class Client:
         client._open, client._borrowed = database, True
         return client
 
-    async def signal(self, run: str, name: str, payload: Any = None, *, key: str | None = None) -> Sent:
+    async def signal(
+        self, run: str, name: str, payload: Any = None, *, key: str | None = None, dry_run: bool = False
+    ) -> Sent:
         """Tell a run something: it goes on if it waits for that, else its next ``run.wait_for(name)`` takes it.
 
         ``payload`` is JSON of at most 64 KiB. The same ``key`` tells the run once, so that a call without an answer may
-        be repeated; ``created`` of the answer says whether this call did. Raises NotFound, Conflict when the run has
-        ended, NotJSON, TooLarge.
+        be repeated; ``created`` of the answer says whether this call did, or with ``dry_run`` would. Raises NotFound,
+        Conflict when the run has ended, NotJSON, TooLarge.
         """
-        return await signals.send(self._database(), run, name, payload, key=key, sender=self._author)
+        return await signals.send(
+            self._database(), run, name, payload, key=key, sender=self._author, dry_run=dry_run
+        )
 
     async def audit(
         self,
@@ -182,9 +212,7 @@ class Client:
 
     async def explain(self, job: str, at: datetime | str) -> dict[str, Any]:
         """What became of one instant, by which evidence; ``text`` says it in words. Raises NotFound."""
-        when = instant(at)
-        assert when is not None
-        return await explain(self._database(), job, when)
+        return await explain(self._database(), job, this_instant(at))
 
     async def postmortem(
         self,
@@ -199,7 +227,34 @@ class Client:
         ``text`` says it in words. Raises NotFound, DefinitionError for a window that ends before it begins.
         """
         window = {"from_at": instant(from_at), "to_at": instant(to_at)}
-        return await postmortem(self._database(), **window, job=job, limit=limit)
+        return await postmortem(self._database(), **window, job=job, limit=number("limit", limit))
+
+    async def cluster(self, *, limit: int = listing.LIMIT) -> dict[str, Any]:
+        """Processes that live or were seen in the last day, leases with their holders, take-overs, waiting timers.
+
+        At most ``limit`` (1 to 10,000) of each. A document with the keys of ``duly cluster --json``.
+        """
+        return await cluster(self._database(), limit=number("limit", limit))
+
+    async def doctor(self) -> Examined:
+        """Is what duly promises really in use on this database? One answer for each check; nothing is changed.
+
+        Needs no :meth:`open`, which refuses what is to be looked at. Takes two connections of its own for some
+        seconds. Raises Unreachable or AccessDenied where there is no database, DatabaseError within a caller's
+        transaction.
+        """
+        if isinstance(self._open, Guest):
+            raise alone()
+        if self._open is not None:
+            return await examine(
+                self._open.url, clock=self._open.clock, settings=self._settings or Settings.load()
+            )
+        url, settings, held = await asyncio.to_thread(located, *self._given)
+        try:
+            return await examined(url, settings, migrate=held is not None)
+        finally:
+            if held is not None:
+                held.release()
 
 
 def located(database: str | None, settings: Settings | None) -> tuple[str, Settings, Any]:

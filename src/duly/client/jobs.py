@@ -9,20 +9,23 @@ from typing import Any
 from duly import listing
 from duly.answers import JobInfo, Page, RunInfo, read_token
 from duly.catalog import Catalog
-from duly.client.arguments import instant
+from duly.client.arguments import declared, instant, number, seconds, span, this_instant, word, words
 from duly.definitions import changed, described
-from duly.errors import Conflict
+from duly.errors import Conflict, DefinitionError
 from duly.jobs import Job
 from duly.pauses import Paused, Pauses, Resumed, Which
 from duly.postgres import Database
 from duly.previews import Preview, Previews
 from duly.registration import Applied
 from duly.schedules import Schedule
-from duly.settings import duration
 from duly.skips import Skipped, Skips
 
+STATES = ("active", "paused", "ended", "removed", "poisoned", "held")
 KEPT = 1000
 """How many names each list of an ``apply`` holds at most; its counts are exact."""
+GENERATIONS = 2**31 - 1
+LONGEST = 366
+"""How many days ahead a plan may look."""
 
 
 class Jobs:
@@ -60,7 +63,7 @@ class Jobs:
             http=http,
             schedule=schedule,
             catchup=catchup,
-            owner=owner,
+            owner=words("owner", owner),
             **parameters,
         )
         async with database.transaction("begin_long") as connection:
@@ -87,9 +90,12 @@ class Jobs:
         await database.nudge("duly_due")
         return await self.get(name)
 
-    async def remove(self, name: str) -> None:
-        """End a job's time line now; what is owed becomes a span ``removed``. Raises NotFound, Conflict."""
-        await Catalog(self._database()).remove(name, author=self._author)
+    async def remove(self, name: str, *, dry_run: bool = False) -> None:
+        """End a job's time line now; what is owed becomes a span ``removed``. Raises NotFound, Conflict.
+
+        With ``dry_run`` nothing is done, and the refusals are the same.
+        """
+        await Catalog(self._database()).remove(name, author=self._author, dry_run=dry_run)
 
     async def pause(
         self,
@@ -109,9 +115,9 @@ class Jobs:
         """
         database = self._database()
         done = await Pauses(database).pause(
-            Which(name=name, match=match, tag=tag),
+            Which(name=name, match=words("match", match), tag=words("tag", tag)),
             author=self._author,
-            reason=reason,
+            reason=words("reason", reason or None),
             until=instant(until),
             dry_run=dry_run,
         )
@@ -135,32 +141,63 @@ class Jobs:
         """
         database = self._database()
         done = await Pauses(database).resume(
-            Which(name=name, match=match, tag=tag),
+            Which(name=name, match=words("match", match), tag=words("tag", tag)),
             author=self._author,
             on_resume=on_resume,
-            reason=reason,
+            reason=words("reason", reason or None),
             dry_run=dry_run,
         )
         await database.nudge("duly_due")
         return done
 
-    async def hold(self, name: str, *, reason: str | None = None) -> Paused:
-        """Let everything of a job wait until ``release`` says what is to become of it. Raises NotFound, Conflict."""
-        which = Which(name=name)
-        return await Pauses(self._database()).pause(which, author=self._author, reason=reason, hold=True)
+    async def hold(
+        self,
+        name: str | None = None,
+        *,
+        match: str | None = None,
+        tag: str | None = None,
+        reason: str | None = None,
+        dry_run: bool = False,
+    ) -> Paused:
+        """Let everything of a job, or of all that ``match`` a glob or carry a ``tag``, wait until it is released.
+
+        What falls due stays owed, and is counted, until ``release`` says what is to become of it; live runs go on.
+        Raises NotFound, Conflict for a single job that has ended or was set aside.
+        """
+        return await Pauses(self._database()).pause(
+            Which(name=name, match=words("match", match), tag=words("tag", tag)),
+            author=self._author,
+            reason=words("reason", reason or None),
+            hold=True,
+            dry_run=dry_run,
+        )
 
     async def release(
-        self, name: str, owed: object, *, reason: str | None = None, dry_run: bool = False
+        self,
+        name: str | None = None,
+        owed: object = None,
+        *,
+        match: str | None = None,
+        tag: str | None = None,
+        reason: str | None = None,
+        dry_run: bool = False,
     ) -> Resumed:
-        """Let a job go on that is held or poisoned; ``owed`` says what of it is to run: the words of ``catchup``.
+        """Let jobs go on that are held or poisoned; ``owed`` says what of it is to run: the words of ``catchup``.
 
-        Or ``"lost"``: the history was restored, nobody can know what became of it, nothing of it runs. ``runs`` of the
-        answer says how many runs that starts: ask with ``dry_run`` first. Raises NotFound; Conflict where ``lost``
-        cannot be said.
+        Or ``"lost"``: the history was restored, nobody can know what became of it, nothing of it runs. It has to be
+        said; for many jobs it holds for each. ``runs`` of the answer says how many runs that starts: ask with
+        ``dry_run`` first. Raises NotFound; DefinitionError for another word; Conflict where ``lost`` cannot be said of
+        a single job.
         """
+        if owed is None:
+            raise DefinitionError("say what of what is owed is to run: owed= all, latest, none, or lost")
         database = self._database()
         done = await Pauses(database).release(
-            Which(name=name), owed=owed, author=self._author, reason=reason, dry_run=dry_run
+            Which(name=name, match=words("match", match), tag=words("tag", tag)),
+            owed=owed,
+            author=self._author,
+            reason=words("reason", reason or None),
+            dry_run=dry_run,
         )
         await database.nudge("duly_due")
         return done
@@ -169,17 +206,19 @@ class Jobs:
         self, name: str, at: datetime | str, *, reason: str | None = None, dry_run: bool = False
     ) -> Skipped:
         """Take one occurrence out that is not decided yet. Raises NotFound when it is none, Conflict when decided."""
-        when = instant(at)
-        assert when is not None
         return await Skips(self._database()).skip(
-            name, when, author=self._author, reason=reason, dry_run=dry_run
+            name,
+            this_instant(at),
+            author=self._author,
+            reason=words("reason", reason or None),
+            dry_run=dry_run,
         )
 
     async def unskip(self, name: str, at: datetime | str, *, dry_run: bool = False) -> Skipped:
         """Give an occurrence back that was taken out. Raises NotFound, Conflict when it has its verdict."""
-        when = instant(at)
-        assert when is not None
-        return await Skips(self._database()).unskip(name, when, author=self._author, dry_run=dry_run)
+        return await Skips(self._database()).unskip(
+            name, this_instant(at), author=self._author, dry_run=dry_run
+        )
 
     async def get(self, name: str) -> JobInfo:
         """One job with its revisions, next instants and live runs in ``document``. Raises NotFound."""
@@ -193,8 +232,17 @@ class Jobs:
         limit: int = listing.LIMIT,
         after: str | None = None,
     ) -> Page[JobInfo]:
-        """One page of jobs by name; ``match`` is a glob, ``after`` the ``next`` of the page before."""
-        page = await listing.jobs(self._database(), state=state, match=match, limit=limit, after=after)
+        """One page of jobs by name, at most ``limit`` (1 to 10,000); removed ones only with ``state="removed"``.
+
+        ``match`` is a glob, ``after`` the ``next`` of the page before. Raises DefinitionError for what is none.
+        """
+        page = await listing.jobs(
+            self._database(),
+            state=word("state", state, STATES),
+            match=words("match", match),
+            limit=number("limit", limit),
+            after=after,
+        )
         return Page(items=[JobInfo.of(item) for item in page["items"]], next=page["next"])
 
     async def apply(
@@ -217,18 +265,17 @@ class Jobs:
         conflicts, which are named and left alone. Each list of the answer holds at most 1,000 names; ``counts``
         is exact. Raises DefinitionError for what cannot be promised; the batches before it stay.
         """
-        made = (job if isinstance(job, Job) else described(**job) for job in jobs)
         database = self._database()
         applied = await Catalog(database).apply(
-            made,
+            map(declared, jobs),
             author=self._author,
-            owner=owner,
-            generation=generation,
+            owner=words("owner", owner),
+            generation=number("generation", generation, 0, GENERATIONS),
             prune=prune,
-            prune_grace=duration(prune_grace),
+            prune_grace=seconds("prune_grace", prune_grace),
             dry_run=dry_run,
             keep=KEPT,
-            plan=plan,
+            plan=words("plan", plan),
         )
         await database.nudge("duly_due")
         return applied
@@ -249,9 +296,13 @@ class Jobs:
         the next change of clocks, and what is owed and will still run as it was promised. Give ``token`` of the
         answer to ``apply``. Raises DefinitionError for what cannot be promised.
         """
-        made = (job if isinstance(job, Job) else described(**job) for job in jobs)
         return await Previews(self._database()).preview(
-            made, owner=owner, generation=generation, prune=prune, days=days, limit=limit
+            map(declared, jobs),
+            owner=words("owner", owner),
+            generation=number("generation", generation, 0, GENERATIONS),
+            prune=prune,
+            days=span("days", days, LONGEST),
+            limit=number("limit", limit),
         )
 
     async def trigger(

@@ -6,11 +6,13 @@ from datetime import datetime
 from uuid import uuid4
 
 from duly.backfills import KEY, Asked, Backfilled, Backfills
-from duly.client.arguments import instant
+from duly.client.arguments import number, this_instant, words
 from duly.client.runs import Pause
 from duly.connections import Guest
 from duly.postgres import Database
 from duly.records import Actor
+
+LIVE_AT_MOST = 2**31 - 1
 
 
 def request(
@@ -24,19 +26,16 @@ def request(
     reason: str | None,
 ) -> Asked:
     """What a backfill is asked for; a re-run without a key gets one of its own."""
-    begin, end = instant(from_at), instant(to_at)
-    assert begin is not None
-    assert end is not None
     named = key or (f"rerun-{uuid4().hex[:8]}" if rerun else KEY)
     return Asked(
         job=job,
-        from_at=begin,
-        to_at=end,
-        limit=limit,
+        from_at=this_instant(from_at),
+        to_at=this_instant(to_at),
+        limit=None if limit is None else number("limit", limit, 1, LIVE_AT_MOST),
         key=named,
         rerun=rerun,
         cause=cause,
-        reason=reason,
+        reason=words("reason", reason or None),
     )
 
 

@@ -8,13 +8,14 @@ from typing import Any
 
 from duly import listing, signals
 from duly.answers import Page, RunInfo
-from duly.client.arguments import instant
+from duly.client.arguments import instant, number, seconds, word, words
 from duly.connections import Guest
 from duly.control import Control
 from duly.errors import DatabaseError
 from duly.postgres import Database
-from duly.settings import duration
+from duly.states import FINAL, LIVE
 
+ATTEMPTS = 2**31 - 1
 _FIRST_LOOK, _LONGEST_LOOK = 0.02, 0.5
 
 Pause = Callable[[float], Awaitable[None]]
@@ -42,49 +43,65 @@ class Runs:
         limit: int = listing.LIMIT,
         after: str | None = None,
     ) -> Page[RunInfo]:
-        """One page of runs with ``from_at <= scheduled_at < to_at``, newest first."""
+        """One page of runs with ``from_at <= scheduled_at < to_at``, newest first, at most ``limit`` (1 to 10,000).
+
+        ``after`` is the ``next`` of the page before. Raises NotFound for a job, DefinitionError for what is none.
+        """
         page = await listing.runs(
             self._database(),
             job=job,
-            state=state,
+            state=word("state", state, (*LIVE, *FINAL)),
             from_at=instant(from_at),
             to_at=instant(to_at),
-            limit=limit,
+            limit=number("limit", limit),
             after=after,
         )
         return Page(items=[RunInfo.of(item) for item in page["items"]], next=page["next"])
 
     async def logs(self, id: str, *, attempt: int | None = None) -> Sequence[Mapping[str, Any]]:
-        """What its attempts printed: ``attempt``, ``head``, ``tail``, ``size`` each. Raises NotFound."""
-        found: Sequence[Mapping[str, Any]] = (await listing.logs(self._database(), id, attempt))["items"]
+        """What its attempts printed, or one ``attempt`` (from 1): ``attempt``, ``head``, ``tail``, ``size`` each.
+
+        ``size`` is in bytes, of the whole. Raises NotFound.
+        """
+        which = None if attempt is None else number("attempt", attempt, 1, ATTEMPTS)
+        found: Sequence[Mapping[str, Any]] = (await listing.logs(self._database(), id, which))["items"]
         return found
 
     async def history(self, id: str) -> Mapping[str, Any]:
         """What it remembers: ``items`` in their order, and the signals ``waiting`` for it. Raises NotFound."""
         return await signals.history(self._database(), id)
 
-    async def cancel(self, id: str, *, reason: str | None = None) -> RunInfo:
+    async def cancel(self, id: str, *, reason: str | None = None, dry_run: bool = False) -> RunInfo:
         """End a run: one that waits at once; one that runs is asked to stop, and fenced off after its grace.
 
-        Raises NotFound, Conflict for a run that has ended.
+        With ``dry_run`` it is left as it is. Raises NotFound, Conflict for a run that has ended.
         """
-        await Control(self._database()).cancel(id, author=self._author, reason=reason)
+        await Control(self._database()).cancel(
+            id, author=self._author, reason=words("reason", reason or None), dry_run=dry_run
+        )
         return await self.get(id)
 
-    async def retry(self, id: str) -> RunInfo:
-        """Try a run again that ended without success, or that is parked. Raises NotFound, Conflict."""
-        await Control(self._database()).retry(id)
+    async def retry(self, id: str, *, dry_run: bool = False) -> RunInfo:
+        """Try a run again that ended without success, or that is parked. Raises NotFound, Conflict.
+
+        With ``dry_run`` it is left as it is.
+        """
+        await Control(self._database()).retry(id, dry_run=dry_run)
         return await self.get(id)
 
     async def wait(self, id: str, timeout: object = None) -> RunInfo:  # noqa: ASYNC109 - seconds, "5m", timedelta
-        """The run when it has ended, whatever its outcome; raises TimeoutError after ``timeout``, NotFound."""
+        """The run when it has ended, whatever its outcome.
+
+        Raises TimeoutError after ``timeout`` (seconds, ``"5m"`` or a timedelta; None waits for ever), NotFound, and
+        DatabaseError within a caller's transaction.
+        """
         database = self._database()
         if isinstance(database, Guest):
             raise DatabaseError(
                 "a run cannot be waited for within the transaction that it may have been asked for in",
                 hint="commit first, then wait with the client itself",
             )
-        bound = None if timeout is None else duration(timeout)
+        bound = None if timeout is None else seconds("timeout", timeout)
         began, look = database.clock.monotonic(), _FIRST_LOOK
         while not (run := await self.get(id)).ended:
             left = None if bound is None else bound - (database.clock.monotonic() - began)

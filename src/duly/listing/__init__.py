@@ -6,7 +6,7 @@ a list is opaque.
 
 from __future__ import annotations
 
-from duly.listing.names import named, parse_run_id, pattern, readings
+from duly.listing.names import named, parse_run_id, pattern, readings, storable
 from duly.listing.of_jobs import job, job_row, jobs, reasons_of
 from duly.listing.of_runs import logs, run, run_documents, run_row, runs, runs_at
 from duly.listing.owed import lease_of, owed_count, owed_reason, stands_still, wanted
@@ -34,6 +34,7 @@ __all__ = [
     "runs",
     "runs_at",
     "stands_still",
+    "storable",
     "task_text",
     "wanted",
 ]

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from duly.clock import parse, text
+from duly.clock import text
 from duly.errors import NotFound
 from duly.jobs import data_interval, shown
 from duly.listing.names import named, parse_run_id
@@ -37,8 +37,7 @@ async def runs(
     """
     asked: dict[str, Any] = {"state": state, "from_at": from_at, "to_at": to_at}
     if after:
-        at, asked["after_id"], asked["after_key"] = resume(after, str, int, str)
-        asked["after_at"] = parse(at)
+        asked["after_at"], asked["after_id"], asked["after_key"] = resume(after, datetime, int, str)
     async with database.transaction("begin_snapshot") as connection:
         if job is not None:
             asked["job_id"] = (await named(database, connection, job))["id"]
