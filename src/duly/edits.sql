@@ -126,15 +126,11 @@ with taken as (
     update duly.cursors
        set live_at      = %(scheduled_at)s::timestamptz,
            live_trigger = %(key)s::text,
-           busy_at      = case when cursors.due_at is null or cursors.due_at > %(since)s::timestamptz
-                               then cursors.cursor_at else %(since)s::timestamptz end,
-           wake_at      = (select case when policies.cancels then cursors.due_at
-                                       when policies.mechanism <> 'durable' and policies.definition ->> 'overlap' = 'skip'
-                                            and cursors.due_at <= %(since)s::timestamptz
-                                           then %(since)s::timestamptz
-                                                + (coalesce((policies.definition ->> 'grace')::double precision, 60)
-                                                   + coalesce((policies.definition ->> 'jitter')::double precision, 0))
-                                                * interval '1 second' end
+           busy_at      = (select duly.busy_from(cursors, policies, %(since)s::timestamptz)
+                             from duly.policies
+                            where policies.id = cursors.policy_id),
+           left_at      = null,
+           wake_at      = (select duly.looked_at(cursors, policies, %(since)s::timestamptz)
                              from duly.policies
                              join duly.jobs on jobs.id = cursors.job_id and jobs.state not in ('held', 'poisoned')
                             where policies.id = cursors.policy_id)
@@ -249,6 +245,29 @@ update duly.cursors
                    where policies.id = cursors.policy_id and policies.mechanism <> 'durable')
  where cursors.live_at is not null
 
+-- name: interrupted
+-- Locks the cursors of busy durable jobs, which nobody looks at, where a part of the time that they were busy is known to
+-- have had nobody up. Only under overlap skip does that part get its verdict at once: it can become no run any more.
+with due as materialized (
+    select cursors.job_id, cursors.schedule_id, cursors.policy_id, cursors.revision, cursors.newest_revision,
+           cursors.cursor_at, cursors.seen_at, cursors.busy_at, cursors.left_at, cursors.due_at, cursors.amended, true as live
+      from duly.cursors
+      join duly.policies on policies.id = cursors.policy_id
+      join duly.jobs on jobs.id = cursors.job_id and jobs.state not in ('held', 'poisoned')
+     where cursors.live_at is not null
+       and cursors.due_at <= cursors.busy_at
+       and cursors.busy_at > greatest(cursors.cursor_at, cursors.seen_at)
+       and policies.mechanism = 'durable'
+       and policies.definition ->> 'overlap' = 'skip'
+     order by cursors.job_id
+     limit %(limit)s::integer
+       for no key update of cursors skip locked
+)
+select due.job_id, due.schedule_id, due.policy_id, due.revision, due.newest_revision, due.cursor_at, due.seen_at,
+       due.busy_at, due.left_at, due.due_at, due.amended, due.live,
+       duly.clock(%(at)s::timestamptz, %(shift)s::double precision) as now
+  from due
+
 -- name: sweep
 -- The slow net under everything that a nudge or a nearby transaction may have missed: a job that should be
 -- looked at and is not, because its place is free and it sleeps although it has a next instant; a durable job whose
@@ -361,15 +380,11 @@ taken as (
     update duly.cursors
        set live_at      = promoted.scheduled_at,
            live_trigger = promoted.trigger_id,
-           busy_at      = case when cursors.due_at is null or cursors.due_at > promoted.now
-                               then cursors.cursor_at else promoted.now end,
-           wake_at      = (select case when policies.cancels then cursors.due_at
-                                       when policies.mechanism <> 'durable' and policies.definition ->> 'overlap' = 'skip'
-                                            and cursors.due_at <= promoted.now
-                                           then promoted.now
-                                                + (coalesce((policies.definition ->> 'grace')::double precision, 60)
-                                                   + coalesce((policies.definition ->> 'jitter')::double precision, 0))
-                                                * interval '1 second' end
+           busy_at      = (select duly.busy_from(cursors, policies, promoted.now)
+                             from duly.policies
+                            where policies.id = cursors.policy_id),
+           left_at      = null,
+           wake_at      = (select duly.looked_at(cursors, policies, promoted.now)
                              from duly.policies
                              join duly.jobs on jobs.id = cursors.job_id and jobs.state not in ('held', 'poisoned')
                             where policies.id = cursors.policy_id)

@@ -167,6 +167,7 @@ class Ledger:
             rules=chain,
             seen_at=row["seen_at"],
             busy_at=row["busy_at"],
+            left_at=row["left_at"],
             due_at=row["due_at"],
             live=row["live"],
             foreign=any(rule.schedule_id in self._foreign for rule in chain),

@@ -18,7 +18,7 @@ select duly.clock(%(at)s::timestamptz, %(shift)s::double precision) as now,
 -- The instant of each row is read after that row's lock.
 with due as materialized (
     select cursors.job_id, cursors.schedule_id, cursors.policy_id, cursors.revision, cursors.newest_revision,
-           cursors.cursor_at, cursors.seen_at, cursors.busy_at, cursors.due_at, cursors.amended,
+           cursors.cursor_at, cursors.seen_at, cursors.busy_at, cursors.left_at, cursors.due_at, cursors.amended,
            cursors.live_at is not null as live
       from duly.cursors
      where cursors.wake_at > %(after)s::timestamptz
@@ -29,7 +29,7 @@ with due as materialized (
        for no key update skip locked
 )
 select due.job_id, due.schedule_id, due.policy_id, due.revision, due.newest_revision,
-       due.cursor_at, due.seen_at, due.busy_at, due.due_at, due.amended, due.live,
+       due.cursor_at, due.seen_at, due.busy_at, due.left_at, due.due_at, due.amended, due.live,
        duly.clock(%(at)s::timestamptz, %(shift)s::double precision) as now
   from due
 
@@ -38,7 +38,7 @@ select due.job_id, due.schedule_id, due.policy_id, due.revision, due.newest_revi
 -- still for the same proposers: since it was found due it may have been removed, held or edited.
 with due as materialized (
     select cursors.job_id, cursors.schedule_id, cursors.policy_id, cursors.revision, cursors.newest_revision,
-           cursors.cursor_at, cursors.seen_at, cursors.busy_at, cursors.due_at, cursors.amended,
+           cursors.cursor_at, cursors.seen_at, cursors.busy_at, cursors.left_at, cursors.due_at, cursors.amended,
            cursors.live_at is not null as live
       from duly.cursors
      where cursors.job_id = %(job_id)s::bigint
@@ -48,7 +48,7 @@ with due as materialized (
        for no key update
 )
 select due.job_id, due.schedule_id, due.policy_id, due.revision, due.newest_revision,
-       due.cursor_at, due.seen_at, due.busy_at, due.due_at, due.amended, due.live,
+       due.cursor_at, due.seen_at, due.busy_at, due.left_at, due.due_at, due.amended, due.live,
        duly.clock(%(at)s::timestamptz, %(shift)s::double precision) as now
   from due
 
@@ -57,11 +57,11 @@ select due.job_id, due.schedule_id, due.policy_id, due.revision, due.newest_revi
 -- by its key. Where somebody else was quicker there is no timer any more, and the job is passed over.
 with locked as materialized (
     select found.job_id, found.schedule_id, found.policy_id, found.revision, found.newest_revision, found.cursor_at,
-           found.seen_at, found.busy_at, found.due_at, found.amended, found.live
+           found.seen_at, found.busy_at, found.left_at, found.due_at, found.amended, found.live
       from unnest(%(queues)b::text[]) as wanted (queue)
      cross join lateral (
            select cursors.job_id, cursors.schedule_id, cursors.policy_id, cursors.revision, cursors.newest_revision,
-                  cursors.cursor_at, cursors.seen_at, cursors.busy_at, cursors.due_at, cursors.amended,
+                  cursors.cursor_at, cursors.seen_at, cursors.busy_at, cursors.left_at, cursors.due_at, cursors.amended,
                   cursors.live_at is not null as live
              from duly.timers
              join duly.cursors on cursors.job_id = timers.job_id
@@ -85,8 +85,8 @@ consumed as (
            timers.set_attempt, timers.set_seq
 )
 select locked.job_id, locked.schedule_id, locked.policy_id, locked.revision, locked.newest_revision, locked.cursor_at,
-       locked.seen_at, locked.busy_at, locked.due_at, locked.amended, locked.live, consumed.fires_at, consumed.queue,
-       consumed.task, consumed.set_at, consumed.set_by, consumed.set_trigger, consumed.set_attempt, consumed.set_seq,
+       locked.seen_at, locked.busy_at, locked.left_at, locked.due_at, locked.amended, locked.live, consumed.fires_at,
+       consumed.queue, consumed.task, consumed.set_at, consumed.set_by, consumed.set_trigger, consumed.set_attempt, consumed.set_seq,
        duly.clock(%(at)s::timestamptz, %(shift)s::double precision) as now
   from consumed
   join locked on locked.job_id = consumed.job_id
@@ -101,29 +101,6 @@ select timer.job_id, timer.fires_at, timer.queue, timer.task, timer.set_at, time
               %(set_at)b::timestamptz[], %(set_by)b::timestamptz[], %(set_trigger)b::text[], %(set_attempt)b::integer[],
               %(set_seq)b::integer[])
        as timer (job_id, fires_at, queue, task, set_at, set_by, set_trigger, set_attempt, set_seq)
-
--- name: interrupted
--- Locks the cursors of busy durable jobs, which nobody looks at, where a part of the time that they were busy is known to
--- have had nobody up. Only under overlap skip does that part get its verdict at once: it can become no run any more.
-with due as materialized (
-    select cursors.job_id, cursors.schedule_id, cursors.policy_id, cursors.revision, cursors.newest_revision,
-           cursors.cursor_at, cursors.seen_at, cursors.busy_at, cursors.due_at, cursors.amended, true as live
-      from duly.cursors
-      join duly.policies on policies.id = cursors.policy_id
-      join duly.jobs on jobs.id = cursors.job_id and jobs.state not in ('held', 'poisoned')
-     where cursors.live_at is not null
-       and cursors.due_at <= cursors.busy_at
-       and cursors.busy_at > greatest(cursors.cursor_at, cursors.seen_at)
-       and policies.mechanism = 'durable'
-       and policies.definition ->> 'overlap' = 'skip'
-     order by cursors.job_id
-     limit %(limit)s::integer
-       for no key update of cursors skip locked
-)
-select due.job_id, due.schedule_id, due.policy_id, due.revision, due.newest_revision, due.cursor_at, due.seen_at,
-       due.busy_at, due.due_at, due.amended, due.live,
-       duly.clock(%(at)s::timestamptz, %(shift)s::double precision) as now
-  from due
 
 -- name: record
 -- Moves cursors by compare-and-set and writes what the moves mean, from what the update returned: a plan that
@@ -157,6 +134,7 @@ moved as (
            live_at      = coalesce(planned.live_at, cursors.live_at),
            live_trigger = case when planned.live_at is null then cursors.live_trigger else '' end,
            busy_at      = planned.busy_at,
+           left_at      = case when planned.live_at is null then cursors.left_at end,
            seen_at      = greatest(cursors.seen_at, planned.seen_at),
            amended      = planned.amended
       from planned
@@ -335,11 +313,12 @@ select claimed.job_id, jobs.namespace, jobs.name, coalesce(triggers.args, revisi
 -- The one exit of an attempt: fence, outcome, retry or end, and the exclusive place. The fence is the pair
 -- (attempt, worker); what it does not match was lost to somebody else and is not returned. The cursor's lock
 -- comes first. A place that is given up goes to the oldest manual run that waits for it, else the job is
--- looked at again from where its cursor stands, unless it was set aside (held, poisoned): then it sleeps on. Whether the
--- run was asked to stop is read of the row that is updated, and not before: somebody may ask while this waits. Each place
--- and each run is looked up by its key (hence the limits), and what belongs together is found by hashing (in), never by
--- joining lists of which one row each is expected. What completes a generation of a durable job is told, so that `arm`
--- follows in the same transaction; and what may do so, since the policy of the cursor is younger than this statement.
+-- looked at again from where its cursor stands, unless it was set aside (held, poisoned), and still is, under the lock: then
+-- it sleeps on. One set aside while this waits for the lock is looked at, and set aside again. Whether the run was asked to
+-- stop is read of the row that is updated, and not before: somebody may ask while this waits. Each place and each run is
+-- looked up by its key (hence the limits), and what belongs together is found by hashing (in), never by joining lists of
+-- which one row each is expected. What completes a generation of a durable job is told, so that `arm` follows in the same
+-- transaction; and what may do so, since the policy of the cursor is younger than this statement.
 with ended as materialized (
     select ended.job_id, ended.scheduled_at, ended.trigger_id, ended.attempt, ended.worker, ended.outcome,
            ended.result, ended.error, ended.delay, ended.seen_at, ended.waits_for, ended.until
@@ -355,8 +334,7 @@ places as materialized (
       from (select ended.job_id, ended.scheduled_at, ended.trigger_id from ended order by ended.job_id) as ended
      cross join lateral (
            select cursors.job_id, cursors.live_at as scheduled_at, cursors.live_trigger as trigger_id,
-                  (select policies.mechanism = 'durable' from duly.policies
-                    where policies.id = cursors.policy_id) as durable,
+                  (select policies.mechanism = 'durable' from duly.policies where policies.id = cursors.policy_id) as durable,
                   (select policies.cancels from duly.policies where policies.id = cursors.policy_id) as cancels,
                   (select jobs.state in ('held', 'poisoned') from duly.jobs where jobs.id = cursors.job_id) as aside
              from duly.cursors
@@ -457,16 +435,16 @@ freed as (
     update duly.cursors
        set live_at      = case when finished.live then cursors.live_at else promoted.scheduled_at end,
            live_trigger = case when finished.live then cursors.live_trigger else promoted.trigger_id end,
-           seen_at      = case when cursors.busy_at <= greatest(cursors.cursor_at, cursors.seen_at)
-                               then greatest(cursors.seen_at, coalesce(finished.seen_at, finished.now))
-                               else cursors.seen_at end,
-           busy_at      = case when finished.outcome = 'lost' then finished.now
-                               when finished.live then cursors.busy_at
-                               when promoted.job_id is null then null
-                               else finished.now end,
+           seen_at      = greatest(cursors.seen_at, case when cursors.busy_at <= greatest(cursors.cursor_at, cursors.seen_at)
+                                                         then coalesce(finished.seen_at, finished.now) end),
+           busy_at      = case when finished.outcome = 'lost' and (finished.live or promoted.job_id is not null) then finished.now
+                               when finished.live or cursors.busy_at > greatest(cursors.cursor_at, cursors.seen_at) then cursors.busy_at
+                               when promoted.job_id is not null then finished.now end,
+           left_at      = case when cursors.busy_at > greatest(cursors.cursor_at, cursors.seen_at) and not finished.live
+                                    and promoted.job_id is null then coalesce(finished.seen_at, finished.now) end,
            wake_at      = case when cursors.job_id in (select places.job_id from places where places.durable) then null
                                when cursors.job_id in (select places.job_id from places where places.aside)
-                                   then cursors.wake_at
+                                    and duly.set_aside(cursors.job_id) then cursors.wake_at
                                when cursors.revision < cursors.newest_revision then finished.now
                                when finished.outcome = 'lost' then cursors.due_at
                                when promoted.job_id in (select places.job_id from places where places.cancels)

@@ -161,7 +161,7 @@ class Interrupted:
         self._database = ledger.database
 
     async def due(self, connection: Connection, *, after: datetime, until: datetime, limit: int) -> list[Due]:
-        rows = await self._database.rows(connection, "ledger", "interrupted", limit=limit)
+        rows = await self._database.rows(connection, "edits", "interrupted", limit=limit)
         return [Due(row=row) for row in rows]
 
     async def due_job(self, connection: Connection, job_id: int) -> Due | None:

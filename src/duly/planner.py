@@ -54,7 +54,8 @@ def _punctual(standing: Standing, budget: int) -> Plan | None:
     if later or rule.punctual is None or budget <= 0 or standing.foreign:
         return None
     cursor_at, now, policy = standing.cursor_at, standing.now, rule.policy
-    if standing.live or (standing.seen_at is not None and standing.seen_at > cursor_at):
+    known = (standing.seen_at, standing.left_at)
+    if standing.live or any(at is not None and at > cursor_at for at in known):
         return None
     if policy.max_running is not None and standing.live_runs >= policy.max_running:
         return None
@@ -65,6 +66,7 @@ def _punctual(standing: Standing, budget: int) -> Plan | None:
     if (following is not None and following <= now) or now - due > rule.punctual:
         return None
     run = PlannedRun(scheduled_at=due, lo=cursor_at, verdict="on_time", rule=rule, count=1, first=due)
+    asking = following if policy.overlap == "cancel" else None
     following = _spread(standing, rule, following)
     return Plan(
         standing=standing,
@@ -75,7 +77,8 @@ def _punctual(standing: Standing, budget: int) -> Plan | None:
         live_at=due if policy.exclusive else None,
         busy_at=due if policy.exclusive else standing.busy_at,
         due_at=following,
-        wake_at=following if policy.cancels or not policy.exclusive else None,
+        wake_at=asking if policy.cancels else None if policy.exclusive else following,
+        asking_at=asking,
         ended=following is None and rule.schedule.kind != "never",
     )
 
@@ -94,6 +97,7 @@ def _in_full(standing: Standing, budget: int) -> Plan:
         plan.waits_for, plan.due_at = "zones", standing.due_at
         plan.wake_at = standing.now + PAUSE_FOR_ZONES
         return plan
+    _recall(plan)
     for position, rule in enumerate(standing.rules):
         plan.rule = rule
         horizon = min(standing.now, rule.until_at) if rule.until_at else standing.now
@@ -130,32 +134,40 @@ def _answer(plan: Plan, rule: Rule, horizon: datetime, budget: int) -> None:
     if rule.paused and _still_paused(plan, rule):
         plan.waits_for = "paused"
         return
-    if rule.policy.exclusive:
-        if plan.live:
-            _while_busy(plan, rule, horizon)
-            return
-        _busy_part(plan, rule, horizon, budget)
-        if plan.waits_for is not None:
-            return
-        if plan.live:
-            _still_owed(plan, rule, horizon, "busy")
-            return
+    if rule.policy.exclusive and plan.live:
+        _while_busy(plan, rule, horizon)
     elif rule.policy.max_running is not None:
         made = len(plan.runs)
         _full_part(plan, rule, horizon, budget)
+        if plan.waits_for is None:
+            _rest(plan, rule, horizon, budget - (len(plan.runs) - made))
+    elif rule.paused and not rule.policy.exclusive:
+        _rest(plan, rule, horizon, budget)
+    else:
+        _in_turns(plan, rule, horizon, budget)
+
+
+def _in_turns(plan: Plan, rule: Rule, horizon: datetime, budget: int) -> None:
+    """Answer what fell due while the place was taken, and what fell due while it was free, each in its turn."""
+    begun, left = plan.busy or (None, None)
+    made, one_at_a_time = len(plan.runs), rule.policy.exclusive and rule.policy.overlap != "skip"
+    for answer, until in ((_busy_part, plan.known_at), (_rest, begun), (_busy_part, left), (_rest, horizon)):
+        if plan.live and one_at_a_time:
+            break
+        if until is not None and until > plan.cursor_at:
+            answer(plan, rule, min(until, horizon), budget - (len(plan.runs) - made))
         if plan.waits_for is not None:
             return
-        budget -= len(plan.runs) - made
-    elif not rule.paused:
-        made = len(plan.runs)
-        _held_up_part(plan, rule, horizon, budget)
-        if plan.waits_for is not None:
-            return
-        budget -= len(plan.runs) - made
+    if plan.live and rule.policy.exclusive:
+        _still_owed(plan, rule, horizon, "busy")
+
+
+def _rest(plan: Plan, rule: Rule, until: datetime, budget: int) -> None:
+    """Answer what fell due while nobody decided: by its age first, and what is young enough by ``catchup``."""
     if rule.policy.window is not None:
         floor = plan.standing.now - timedelta(seconds=rule.policy.window)
-        _span(plan, rule, min(floor - _TICK, horizon), "window")
-    _catch_up(plan, rule, horizon, budget)
+        _span(plan, rule, min(floor - _TICK, until), "window")
+    _catch_up(plan, rule, until, budget)
 
 
 def _while_busy(plan: Plan, rule: Rule, horizon: datetime) -> None:
@@ -165,7 +177,7 @@ def _while_busy(plan: Plan, rule: Rule, horizon: datetime) -> None:
     busy again since ``busy_at``; what lies between was missed and cannot become a run.
     """
     standing = plan.standing
-    gap_ends = standing.busy_at
+    gap_ends = standing.busy_at if standing.live else None
     if rule.policy.overlap == "skip" and rule.answer == "none" and gap_ends is not None:
         gap_begins = max(plan.cursor_at, standing.seen_at or plan.cursor_at)
         if gap_ends > gap_begins:
@@ -224,31 +236,20 @@ def _full_part(plan: Plan, rule: Rule, horizon: datetime, budget: int) -> None:
             _newest(plan, rule, until)
 
 
-def _held_up_part(plan: Plan, rule: Rule, horizon: datetime, budget: int) -> None:
-    """Start each of what fell due behind a run that held the place, under answers from before an edit.
+def _busy_part(plan: Plan, rule: Rule, until: datetime, budget: int) -> None:
+    """Answer by ``overlap`` what fell due while the job is known to have been busy.
 
-    This job lets runs go on side by side, but what was owed before the edit had to wait, and is decided first.
+    Each of it starts where runs may go on side by side: it had to wait for answers from before an edit.
     """
-    seen_at = plan.standing.seen_at
-    until = min(seen_at, horizon) if seen_at else plan.cursor_at
-    first = rule.within(plan.cursor_at, until)
-    if first is not None:
-        _each(plan, rule, first, until, budget)
-
-
-def _busy_part(plan: Plan, rule: Rule, horizon: datetime, budget: int) -> None:
-    """Answer by ``overlap`` what fell due while the job is known to have been busy."""
-    seen_at = plan.standing.seen_at
-    if seen_at is None or seen_at <= plan.cursor_at:
-        return
-    until = min(seen_at, horizon)
     if rule.policy.overlap == "skip":
         _span(plan, rule, until, "overlap")
         return
     first = rule.within(plan.cursor_at, until)
     if first is None:
         return
-    if budget <= 0:
+    if not rule.policy.exclusive:
+        _each(plan, rule, first, until, budget)
+    elif budget <= 0:
         plan.waits_for = "more"
     elif rule.policy.overlap == "queue":
         _run(plan, rule, first)
@@ -266,14 +267,30 @@ def _catch_up(plan: Plan, rule: Rule, horizon: datetime, budget: int) -> None:
         _each(plan, rule, first, horizon, budget)
         return
     newest = rule.last(first, horizon)
-    late = plan.standing.now - newest > timedelta(seconds=rule.policy.patience)
-    if answer == "none" and late:
+    punctual = _verdict(plan, rule, newest, rule.within(newest, plan.standing.now)) == "on_time"
+    if answer == "none" and not punctual:
         _span(plan, rule, horizon, "missed")
         return
-    punctual = _verdict(plan, rule, newest, rule.within(newest, plan.standing.now)) == "on_time"
     plan.waits_for = _hindrance(plan, rule, punctual, budget, _free(plan, rule))
-    if plan.waits_for is None:
+    if plan.waits_for is not None:
+        return
+    newer = _newer(plan, rule) if answer == "latest" and plan.busy and horizon <= plan.busy[0] else None
+    if newer is None:
         _newest(plan, rule, horizon, cause="missed" if answer == "none" else "coalesced")
+    else:
+        _span(plan, rule, horizon, "coalesced", into_at=newer)
+
+
+def _newer(plan: Plan, rule: Rule) -> datetime | None:
+    """What stands for what fell due before the place was taken: the newest from after it was given up, if there is one.
+
+    Under ``skip`` alone, where nothing between the two runs; under any other answer that comes before the newest.
+    """
+    if plan.busy is None or rule.policy.overlap != "skip":
+        return None
+    horizon = min(plan.standing.now, rule.until_at) if rule.until_at else plan.standing.now
+    first = rule.within(plan.busy[1], horizon)
+    return None if first is None else rule.last(first, horizon)
 
 
 def _free(plan: Plan, rule: Rule) -> int:
@@ -317,13 +334,15 @@ def _newest(plan: Plan, rule: Rule, until: datetime, cause: str = "coalesced") -
     first = rule.within(plan.cursor_at, until)
     assert first is not None
     newest = rule.last(first, until)
-    others = 0
     if newest > first:
         earlier = rule.previous(newest)
         assert earlier is not None
-        others = _span(plan, rule, earlier, cause, into_at=newest if cause == "coalesced" else None)
-    folded = others if cause == "coalesced" else 0
-    _run(plan, rule, newest, count=folded + 1, first=first if folded else newest)
+        _span(plan, rule, earlier, cause, into_at=newest if cause == "coalesced" else None)
+    folded = [span for span in plan.spans if span.into_at == newest]
+    if folded:
+        first = rule.within(folded[0].lo, first) or first
+    count = sum(span.count for span in folded)
+    _run(plan, rule, newest, count=count + 1, first=first if folded else newest)
 
 
 def _run(
@@ -354,6 +373,22 @@ def _run(
         plan.live_at = scheduled_at
 
 
+def _recall(plan: Plan) -> None:
+    """When the place was taken, before it was given up: a part of its own only where something is owed before it."""
+    standing = plan.standing
+    plan.known_at = standing.seen_at
+    begun, left = standing.busy_at, standing.left_at
+    if standing.live or begun is None or left is None:
+        return
+    base = max(plan.cursor_at, standing.seen_at or plan.cursor_at)
+    if left <= base or not _owes(plan, max(begun, base), left):
+        return
+    if _owes(plan, base, begun):
+        plan.busy = begun, left
+    else:
+        plan.known_at = plan.seen_at = left
+
+
 def _busy_since(plan: Plan) -> datetime | None:
     """Since when the job has been busy without a break that matters.
 
@@ -362,7 +397,13 @@ def _busy_since(plan: Plan) -> datetime | None:
     overlap. Otherwise what lies between stays a question of catch-up.
     """
     since = plan.standing.now if plan.live_at is not None else plan.standing.busy_at
-    base = max(plan.cursor_at, plan.standing.seen_at or plan.cursor_at)
+    base = max(plan.cursor_at, plan.known_at or plan.cursor_at)
+    if plan.busy and since is not None:
+        begun, left = plan.busy
+        if not _owes(plan, base, begun):
+            base = plan.seen_at = max(base, left)
+        elif not _owes(plan, left, since):
+            since = begun
     if since is None or since <= base or _owes(plan, base, since):
         return since
     return base

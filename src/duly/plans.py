@@ -155,7 +155,8 @@ class Standing:
 
     ``rules`` begins with the revision at the cursor and goes on to the newest. ``live`` says whether the
     exclusive place is taken; ``live_caught_up`` how many caught-up runs are live (non-exclusive jobs), and
-    ``live_runs`` how many of any kind (jobs with ``max_running``).
+    ``live_runs`` how many of any kind (jobs with ``max_running``). ``left_at`` is known where the place is free and
+    was taken from ``busy_at`` until then, and the job is not known to have been busy before.
     ``foreign`` says that a rule was made with newer zone data than this process has.
     """
 
@@ -165,6 +166,7 @@ class Standing:
     rules: Sequence[Rule]
     seen_at: datetime | None = None
     busy_at: datetime | None = None
+    left_at: datetime | None = None
     due_at: datetime | None = None
     live: bool = False
     live_caught_up: int = 0
@@ -216,8 +218,10 @@ class PlannedSpan:
 class Plan:
     """What a decision means for one job: its tiles, and the cursor row afterwards.
 
-    ``asking_at`` is the instant at which the run in the job's place is to be asked to stop; ``seen_at`` says that all
-    the places of a job which may have several were seen to be taken up to now.
+    ``asking_at`` is the instant at which the run in the job's place is to be asked to stop. ``seen_at`` says up to
+    where the job turned out to have been busy: all the places of one that may have several were seen to be taken up
+    to now, or nothing fell due before the place was taken. ``busy`` is such a time before which something did fall
+    due; up to ``known_at`` the job is known to have been busy since its cursor.
     """
 
     standing: Standing
@@ -234,6 +238,8 @@ class Plan:
     ended: bool = False
     asking_at: datetime | None = None
     seen_at: datetime | None = None
+    known_at: datetime | None = field(default=None, compare=False)
+    busy: tuple[datetime, datetime] | None = None
 
     @property
     def asks(self) -> bool:

@@ -135,7 +135,7 @@ MUTANTS: Sequence[Mutant] = (
         "the end of a run does not say until when the job was busy",
         "ledger.sql",
         f"{PROMISES}/test_overlap.py::test_skip_records_what_fell_due_meanwhile",
-        ("then greatest(cursors.seen_at, coalesce(finished.seen_at, finished.now))", "then cursors.seen_at"),
+        ("then coalesce(finished.seen_at, finished.now) end),\n", "then null end),\n"),
     ),
     _m(
         "the reaper takes the runs of the living",
@@ -205,21 +205,21 @@ MUTANTS: Sequence[Mutant] = (
         "planner.py",
         f"{PROMISES}/test_catchup.py::test_none_with_a_grace_of_a_second_runs_nothing_older",
         (
-            "    late = plan.standing.now - newest > timedelta(seconds=rule.policy.patience)\n",
-            "    late = False\n",
+            '    if answer == "none" and not punctual:\n',
+            "    if False:\n",
         ),
     ),
     _m(
         "the window of catch-up is longer than it says",
         "planner.py",
         f"{PROMISES}/test_catchup.py::test_what_is_older_than_the_window_is_one_span",
-        ("min(floor - _TICK, horizon)", "min(floor - timedelta(seconds=6), horizon)"),
+        ("min(floor - _TICK, until)", "min(floor - timedelta(seconds=6), until)"),
     ),
     _m(
         "the window of catch-up is an instant shorter",
         "planner.py",
         f"{PROMISES}/test_catchup.py::test_what_is_older_than_the_window_is_one_span",
-        ("min(floor - _TICK, horizon)", "min(floor, horizon)"),
+        ("min(floor - _TICK, until)", "min(floor, until)"),
     ),
     _m(
         "exclude is ignored",

@@ -6,17 +6,21 @@ import asyncio
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
 from conftest import wait_until_async
 from duly.catalog import Catalog
+from duly.client import Client
 from duly.errors import Conflict, NotFound
 from duly.jobs import Job, make_job
-from duly.ledger import Ledger
+from duly.ledger import Actor, Ended, Finished, Ledger
+from duly.planner import decide
 from duly.postgres import Connection, Database, Row
 from duly.registration import Applied
 from duly.schedules import every
+from postgres.workshop import Workshop
 
 TASK = {"kind": "python", "name": "t"}
 
@@ -109,3 +113,32 @@ async def test_a_deploy_of_a_job_that_is_removed_meanwhile_says_so_and_changes_n
     with pytest.raises(Conflict, match="'kept' was removed by somebody else"):
         await applying
     assert (await deploy(catalog)).created == ["kept"]
+
+
+async def test_a_job_that_is_released_while_its_run_ends_is_looked_at_again(catalog: Catalog) -> None:
+    """The end began when the job was set aside, and waits for the release and for a scheduler that finds it busy."""
+    shop, job_id = Workshop(catalog.database), await number(catalog, "kept")
+    client, worker = Client.over(catalog.database, author="test"), await shop.enter()
+    await client.jobs.trigger("kept", key="now")
+    async with catalog.database.transaction() as connection:
+        [run] = await shop.ledger.claim(connection, worker, queues=["default"], tasks=["t"], limit=1)
+        await shop.ledger.hold(connection, job_id)
+        await catalog.park(connection, job_id, "poisoned", "it cannot be read")
+
+    async def end() -> list[Finished]:
+        async with catalog.database.transaction() as connection:
+            ended = Ended(key=run.key, attempt=run.attempt, worker=worker, outcome="succeeded")
+            return await shop.ledger.finish(connection, [ended])
+
+    async with deciding(catalog, "kept") as connection:
+        ending = await behind(catalog, end())
+        await client.using(connection).jobs.release("kept", "none")
+        due = await shop.ledger.due_job(connection, job_id)
+        assert due is not None
+        standings, _ = await shop.ledger.standings(connection, [due])
+        await shop.ledger.record(connection, [decide(one) for one in standings], Actor(process=uuid4()))
+    assert len(await ending) == 1
+    [cursor] = await shop.execute(
+        "select live_at, wake_at = due_at as looked_at from duly.cursors where job_id = %s", job_id
+    )
+    assert cursor == {"live_at": None, "looked_at": True}

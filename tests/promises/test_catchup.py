@@ -335,3 +335,17 @@ async def test_each_cause_is_explained_in_words(laboratory: Open) -> None:
             assert answer["decision"]["mechanism"] == "database"
             assert instant in answer["text"]
             assert (cause or "succeeded") in answer["text"]
+
+
+async def test_the_limit_of_caught_up_runs_holds_for_beats_under_a_second_too(laboratory: Open) -> None:
+    """The second tick comes before the first occurrence is a second late, and finds the two that are live."""
+    app = Duly()
+    tenths = every(seconds=0.1, anchor=at(NOON))
+    remember(app, "job", tenths, catchup="all", overlap="allow", catchup_limit=2)
+    async with laboratory(app, at=NOON) as t:
+        hand = await Hand(t).enter()
+        for _ in range(2):
+            await t.advance(by=0.35, scheduler=False, worker=False)
+            await decide(t)
+            await hand.claim()
+        assert [run["verdict"] for run in await t.runs("job")] == ["caught_up", "caught_up", "on_time"]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from duly import Duly, NotFound, Run, every
+from duly import Conflict, Duly, NotFound, Run, every
 from duly.explain import explain
 from duly.jobs import Job, make_job
 from duly.ledger import Ledger
@@ -334,3 +334,39 @@ async def test_what_waits_behind_an_edit_for_a_place_was_late_for_that(laborator
         found = await explain(t.database, "job", at("2027-01-05T12:00:15Z"))
         lateness = found["lateness"]
         assert (lateness["total"], lateness["parts"]["overlap"], lateness["parts"]["database"]) == (7, 7, 0)
+
+
+async def test_beside_runs_that_began_side_by_side_an_exclusive_job_begins_one(laboratory: Open) -> None:
+    """They have no place that they could keep. The first run under the new answer has it, whoever else is still going,
+    and nothing begins beside it: neither what falls due, nor what a person asks for.
+    """
+    answers = {"skip": "none", "queue": "all", "queue_one": "latest", "cancel": "latest"}
+    begun: dict[str, list[str]] = {}
+    async with laboratory(_side_by_side(answers, "allow"), at=NOON) as t:
+        hand = await Hand(t).enter()
+        await decide(t, by=10)
+        before = await hand.claim()
+        assert len(before) == 2 * len(answers)
+        await decide(t, by=2)
+        await t.edit(_side_by_side(answers, None))
+        for _ in range(3):
+            await decide(t, by=5)
+            for one in await hand.claim():
+                begun.setdefault(one.job, []).append(f"{one.key.scheduled_at:%S}")
+        for one in before:
+            await hand.end(one)
+        await decide(t, by=5)
+        with pytest.raises(Conflict, match="busy"):
+            await t.trigger("skip", key="now")
+        assert (await t.trigger("queue", key="now")).created
+        assert await hand.claim() == []
+    assert begun == {name: ["15"] for name in answers}
+
+
+def _side_by_side(answers: dict[str, str], overlap: str | None) -> Duly:
+    """A job for each answer to overlap, named after it, with that answer or with another."""
+    app = Duly()
+    for name, catchup in answers.items():
+        more = {"cancel_grace": "12h"} if name == "cancel" and overlap is None else {}
+        remember(app, name, FIVE, catchup=catchup, overlap=overlap or name, **more)
+    return app

@@ -289,6 +289,115 @@ async def test_what_is_due_when_a_manual_run_begins_is_answered_apart_from_what_
         assert await told(t, "job") == wanted
 
 
+MINUTES = [f"12:{minute:02}:00 run" for minute in range(2, 12)]
+APART = {
+    ("all", "queue"): ["12:01:00 run", *MINUTES],
+    ("all", "queue", "5m"): ["12:01:00 window 1", *MINUTES],
+    ("latest", "skip"): ["12:01:00 run", "12:11:00 overlap 10"],
+    ("latest", "skip", "5m"): ["12:01:00 window 1", "12:11:00 overlap 10"],
+    ("latest", "queue"): ["12:01:00 run", *MINUTES],
+    ("latest", "queue_one"): ["12:01:00 run", "12:10:00 coalesced 9", "12:11:00 run"],
+    ("latest", "cancel"): ["12:01:00 run", "12:10:00 coalesced 9", "12:11:00 run"],
+    ("none", "skip"): ["12:01:00 missed 1", "12:11:00 overlap 10"],
+    ("none", "queue"): ["12:01:00 missed 1", *MINUTES],
+    ("none", "queue_one"): ["12:01:00 missed 1", "12:10:00 coalesced 9", "12:11:00 run"],
+    ("none", "cancel"): ["12:01:00 missed 1", "12:10:00 coalesced 9", "12:11:00 run"],
+}
+
+
+@pytest.mark.parametrize("grace", [60, 3600])
+async def test_each_answer_keeps_what_fell_due_behind_a_manual_run_apart_from_what_was_due_before(
+    laboratory: Open, grace: int
+) -> None:
+    """Nobody had decided 12:01 when the run began: that is a question of catch-up, what falls due later one of overlap.
+
+    The grace of 12:01 is over when 12:02 falls due, however long it is.
+    """
+    app = Duly()
+    for catchup, overlap, *window in APART:
+        more = {"catchup_window": window[0]} if window else {}
+        more |= {"cancel_grace": "12h"} if overlap == "cancel" else {}
+        name = "-".join((catchup, overlap, *window))
+        remember(app, name, "* * * * *", catchup=catchup, overlap=overlap, grace=grace, **more)
+    async with laboratory(app, at="2027-01-05T12:00:30Z") as t:
+        hand = await Hand(t).enter()
+        await t.advance(by=35, scheduler=False, worker=False)
+        for key in APART:
+            await t.trigger("-".join(key), key="now")
+        going = await hand.claim()
+        await decide(t, by="10m")
+        for one in going:
+            await hand.end(one)
+        await t.settle()
+        assert {key: await told(t, "-".join(key)) for key in APART} == APART
+        assert (await t.audit()).totals.unaccounted == 0
+
+
+async def test_under_skip_one_run_stands_for_what_was_due_before_a_manual_run_and_after_it(
+    laboratory: Open,
+) -> None:
+    """Nobody decides from 12:00:30 to 12:20:30; the manual run has the place from 12:05:30 to 12:10:30."""
+    app = Duly()
+    remember(app, "job", "* * * * *", catchup="latest", overlap="skip")
+    async with laboratory(app, at="2027-01-05T12:00:30Z") as t:
+        hand = await Hand(t).enter()
+        await t.advance(by="5m", scheduler=False, worker=False)
+        await t.trigger("job", key="now")
+        [manual] = await hand.claim()
+        await t.advance(by="5m", scheduler=False, worker=False)
+        await hand.end(manual)
+        await t.advance(by="10m", scheduler=False, worker=False)
+        await t.settle()
+        assert await told(t, "job") == [
+            "12:05:00 coalesced 5",
+            "12:10:00 overlap 5",
+            "12:19:00 coalesced 9",
+            "12:20:00 run",
+        ]
+        run = (await t.runs("job"))[-1]
+        assert (run["stands_for"]["count"], run["stands_for"]["first"]) == (15, "2027-01-05T12:01:00Z")
+        assert (await t.audit()).totals.unaccounted == 0
+
+
+async def test_of_a_pause_only_what_fell_due_behind_a_manual_run_is_overlap(laboratory: Open) -> None:
+    """The run has the place for five of the twenty minutes; one run stands for all that fell due in the others."""
+    app = Duly()
+    remember(app, "job", "* * * * *", catchup="none", overlap="skip")
+    async with laboratory(app, at="2027-01-05T12:00:30Z") as t:
+        hand = await Hand(t).enter()
+        await t.client.jobs.pause("job")
+        await decide(t, by="10m")
+        await t.trigger("job", key="now")
+        [manual] = await hand.claim()
+        await decide(t, by="5m")
+        await hand.end(manual)
+        await decide(t, by="5m")
+        await t.client.jobs.resume("job", on_resume="latest")
+        await t.settle()
+        assert await told(t, "job") == [
+            "12:10:00 coalesced 10",
+            "12:15:00 overlap 5",
+            "12:19:00 coalesced 4",
+            "12:20:00 run",
+            "12:20:30 ended 0",
+        ]
+
+
+async def test_a_manual_run_leaves_alone_what_waits_for_its_jitter(laboratory: Open) -> None:
+    """12:00 had fallen due before the run began, and runs when its own instant has come: nothing is in its way then."""
+    app = Duly()
+    remember(app, "job", "0 * * * *", catchup="none", overlap="skip", jitter="10m")
+    async with laboratory(app, at=NOON) as t:
+        hand = await Hand(t).enter()
+        await decide(t, by=31)
+        await t.trigger("job", key="now")
+        [manual] = await hand.claim()
+        await decide(t, by=1)
+        await hand.end(manual)
+        await t.advance(by="12m")
+        assert await told(t, "job") == ["12:00:00 run"]
+
+
 async def test_a_manual_run_of_a_job_that_allows_several_starts_at_once(laboratory: Open) -> None:
     """Nothing waits, and the time line goes on beside it."""
     app = Duly()

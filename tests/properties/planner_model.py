@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from itertools import groupby
 
 from duly.jobs import Policy, make_policy
 from duly.planner import Plan, Rule, Standing
@@ -49,6 +50,7 @@ class Case:
     parts: Sequence[Part]
     seen: float | None = None
     busy: float | None = None
+    left: float | None = None
     live: bool = False
     live_caught_up: int = 0
     live_runs: int = 0
@@ -61,6 +63,14 @@ class Case:
             if one.until is None or one.until > self.now:
                 return True
         return False
+
+    def held(self, instant: float) -> bool:
+        """Is the place known to have been taken then, before it was given up?"""
+        if self.seen is not None and instant <= self.seen:
+            return True
+        if self.live or self.busy is None or self.left is None:
+            return False
+        return self.busy < instant <= self.left
 
     def owed(self) -> list[float]:
         """Every nominal instant up to now that asks for an answer; an open pause does not."""
@@ -95,6 +105,7 @@ class Case:
             ],
             seen_at=None if self.seen is None else at(self.seen),
             busy_at=None if self.busy is None else at(self.busy),
+            left_at=None if self.left is None else at(self.left),
             live=self.live,
             live_caught_up=self.live_caught_up,
             live_runs=self.live_runs,
@@ -180,32 +191,55 @@ def expected(case: Case, budget: int = 1000) -> Outcome:
 
 def _part(case: Case, out: Outcome, part: Part, revision: int, owed: list[float], budget: int) -> bool:
     """Decides one revision's part; False when something of it has to wait."""
-    answers = part.policy
-    if answers.overlap == "allow":
-        bounded = answers.max_running is not None
-        full = _full(case, out, part)
-        seen = case.now if full else case.seen
-        busy = [t for t in owed if seen is not None and t <= seen and (bounded or not part.paused)]
+    if part.policy.max_running is not None:
+        seen = case.now if _full(case, out, part) else case.seen
+        busy = [t for t in owed if seen is not None and t <= seen]
         rest = owed[len(busy) :]
-        if not _side_by_side(case, out, part, revision, busy, budget):
-            return False
-    elif out.live:
+        return _side_by_side(case, out, part, revision, busy, budget) and (
+            _rest(case, out, part, revision, rest, [], budget)
+        )
+    if part.policy.overlap != "allow" and out.live:
         return _while_busy(case, out, part, revision, owed)
-    else:
-        seen = case.cursor if case.seen is None else case.seen
-        busy = [t for t in owed if t <= seen]
-        rest = [t for t in owed if t > seen]
-        if answers.overlap == "skip":
-            out.span(busy, "overlap", revision)
-        elif busy and answers.overlap == "queue":
-            return _run(case, out, part, revision, busy[0], budget) and len(owed) == 1
-        elif busy and not _may_run(case, out, part, busy[-1], budget):
+    if part.policy.overlap == "allow" and part.paused:
+        return _rest(case, out, part, revision, owed, [], budget)
+    for held, group in groupby(owed, key=case.held):
+        turn = list(group)
+        later = [t for t in owed if t > turn[-1]]
+        answer = _behind_a_run if held else _rest
+        if not answer(case, out, part, revision, turn, later, budget):
             return False
-        elif busy:
-            out.span(busy[:-1], "coalesced", revision)
-            return _run(case, out, part, revision, busy[-1], budget) and not rest
-    if answers.catchup_window is not None:
-        old = [t for t in rest if case.now - t > answers.catchup_window]
+        if part.policy.overlap not in ("allow", "skip") and out.live and later:
+            return False
+    return True
+
+
+def _behind_a_run(
+    case: Case, out: Outcome, part: Part, revision: int, busy: list[float], later: list[float], budget: int
+) -> bool:
+    """What fell due while the place was taken; False when some of it has to wait."""
+    overlap = part.policy.overlap
+    if overlap == "skip":
+        out.span(busy, "overlap", revision)
+        return True
+    if overlap == "allow":
+        return all(_run(case, out, part, revision, t, budget) for t in busy)
+    if overlap == "queue":
+        return _run(case, out, part, revision, busy[0], budget) and len(busy) == 1
+    if not _may_run(case, out, part, busy[-1], budget):
+        return False
+    out.span(busy[:-1], "coalesced", revision)
+    return _run(case, out, part, revision, busy[-1], budget)
+
+
+def _rest(
+    case: Case, out: Outcome, part: Part, revision: int, rest: list[float], later: list[float], budget: int
+) -> bool:
+    """What fell due while nobody decided; False when some of it has to wait.
+
+    Where nothing between can run, what came later stands for all of it under ``latest``.
+    """
+    if part.policy.catchup_window is not None:
+        old = [t for t in rest if case.now - t > part.policy.catchup_window]
         out.span(old, "window", revision)
         rest = rest[len(old) :]
     if not rest:
@@ -218,6 +252,9 @@ def _part(case: Case, out: Outcome, part: Part, revision: int, owed: list[float]
         return True
     if not _may_run(case, out, part, newest, budget):
         return False
+    if part.catchup == "latest" and part.policy.overlap == "skip" and not all(map(case.held, later)):
+        out.span(rest, "coalesced", revision)
+        return True
     out.span(rest[:-1], "missed" if part.catchup == "none" else "coalesced", revision)
     return _run(case, out, part, revision, newest, budget)
 
@@ -231,14 +268,9 @@ def _full(case: Case, out: Outcome, part: Part) -> bool:
 def _side_by_side(
     case: Case, out: Outcome, part: Part, revision: int, busy: list[float], budget: int
 ) -> bool:
-    """What fell due while all places were taken, as is usual for the catch-up; False when some of it has to wait.
-
-    Without a number of places it waited behind an earlier revision's run, and no answer is against any of it.
-    """
+    """What fell due while all places were taken, as is usual for the catch-up; False when some of it has to wait."""
     if not busy:
         return True
-    if part.policy.max_running is None:
-        return all(_run(case, out, part, revision, t, budget) for t in busy)
     if part.catchup == "none":
         out.span(busy, "overlap", revision)
         return True
@@ -252,7 +284,8 @@ def _side_by_side(
 
 def _while_busy(case: Case, out: Outcome, part: Part, revision: int, owed: list[float]) -> bool:
     """The place is taken: only what was missed in an outage is answered, and only where it asks for no run."""
-    if case.busy is None or part.policy.overlap != "skip" or part.catchup != "none":
+    gap = case.live and part.policy.overlap == "skip" and part.catchup == "none"
+    if case.busy is None or not gap:
         return not owed
     seen = case.cursor if case.seen is None else max(case.seen, case.cursor)
     if case.busy <= seen:

@@ -28,6 +28,7 @@ class World:
             parts=case.parts,
             seen=case.seen,
             busy=case.busy,
+            left=case.left,
             live=case.live,
             live_caught_up=case.live_caught_up,
             live_runs=case.live_runs,
@@ -44,6 +45,7 @@ class World:
             parts=case.parts[plan.rule.revision - 1 :],
             seen=case.seen if plan.seen_at is None else max(case.seen or 0, seconds(plan.seen_at)),
             busy=None if plan.busy_at is None else seconds(plan.busy_at),
+            left=None if plan.live_at is not None else case.left,
             live=case.live or plan.live_at is not None,
             live_caught_up=case.live_caught_up + late,
             live_runs=case.live_runs + sum(not run.rule.policy.exclusive for run in plan.runs),
@@ -53,10 +55,22 @@ class World:
     def finish(self, now: float, *, lost_at: float | None = None) -> None:
         """The live run ends at ``now``; with ``lost_at`` its worker was lost then and it is tried again."""
         case = self.case
-        seen = case.seen
-        if case.live and case.busy is not None and case.busy <= max(case.cursor, seen or case.cursor):
+        if not case.live:
+            return
+        seen, left = case.seen, None
+        busy = None if lost_at is None else now
+        joins = case.busy is not None and case.busy <= max(case.cursor, seen or case.cursor)
+        if joins:
             seen = max(seen or 0, now if lost_at is None else lost_at)
-        self._replace(seen=seen, busy=None if lost_at is None else now, live=lost_at is not None)
+        elif lost_at is None:
+            busy, left = case.busy, now
+        self._replace(seen=seen, busy=busy, left=left, live=lost_at is not None)
+
+    def by_hand(self, now: float) -> None:
+        """A run off the time line takes the place; nothing is owed before it if nothing was due."""
+        case = replace(self.case, now=now)
+        apart = any(part.paused for part in case.parts) or bool(case.owed())
+        self._replace(busy=now if apart else case.cursor, left=None, live=True)
 
     def edit(self, now: float, part: Part) -> None:
         """The newest revision ends at ``now`` and ``part`` begins."""
@@ -85,5 +99,5 @@ class World:
         return self.found
 
     def _replace(self, **changes: object) -> None:
-        names = ("cursor", "now", "parts", "seen", "busy", "live", "live_caught_up", "live_runs")
+        names = ("cursor", "now", "parts", "seen", "busy", "left", "live", "live_caught_up", "live_runs")
         self.case = Case(**{name: getattr(self.case, name) for name in names} | changes)  # type: ignore[arg-type]

@@ -21,6 +21,7 @@ PAIRS: list[tuple[Catchup, Overlap]] = [
     ("all", "allow"),
     ("latest", "queue_one"),
     ("latest", "allow"),
+    ("latest", "cancel"),
     ("none", "skip"),
     ("none", "queue"),
 ]

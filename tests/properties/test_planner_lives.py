@@ -56,6 +56,11 @@ class Life(RuleBasedStateMachine):
     def its_worker_is_lost(self, silent: float) -> None:
         self.world.finish(self.now, lost_at=max(self.now - silent, self.begin))
 
+    @precondition(lambda self: not self.world.case.live and self.revisions[-1].policy.exclusive)
+    @rule()
+    def somebody_runs_it_by_hand(self) -> None:
+        self.world.by_hand(self.now)
+
     @rule(part=parts())
     def somebody_edits_pauses_or_resumes(self, part: Part) -> None:
         self.world.edit(self.now, part)

@@ -59,12 +59,15 @@ def standings(draw: st.DrawFn) -> Case:
             )
         )
     live = draw(st.booleans())
+    taken = sorted([draw(halves(cursor, now)), draw(halves(cursor, now))])
+    left = draw(st.none() | st.just(taken[1]))
     return Case(
         cursor=cursor,
         now=now,
         parts=chain,
         seen=draw(st.none() | halves(max(0, cursor - 20), now)),
-        busy=draw(halves(cursor, now)) if live else None,
+        busy=taken[0] if live or left is not None else None,
+        left=None if live else left,
         live=live,
         live_caught_up=draw(st.integers(0, 12)),
         live_runs=draw(st.integers(0, 9)),

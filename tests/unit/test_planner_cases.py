@@ -279,3 +279,20 @@ def test_with_punctual_ticks_skip_gives_overlap_and_on_time_and_nothing_else(sec
     answered = [t for tile in world.tiles() for t in tile.instants]
     assert answered == nominal(10, 0, answered[-1])
     assert verdicts["on_time"] >= 400 // (10 + seconds_busy + 10)
+
+
+@pytest.mark.parametrize("step", [0.1, 0.25, 0.9, 2.0])
+@pytest.mark.parametrize("grace", [0, 0.25, 60])
+def test_a_job_is_behind_wherever_its_plan_would_catch_something_up(step: float, grace: float) -> None:
+    """Only of such jobs it is asked how many caught-up runs are live; also of those with several beats in a second."""
+    rule = Rule(
+        revision=1, schedule=every(seconds=step, anchor=at(0)), policy=policy("all", "allow", grace=grace)
+    )
+    due = rule.next(at(0))
+    assert due is not None
+    assert not rule.behind(at(0), due, due), "what is decided on time asks nothing"
+    for late in range(80):
+        now = due + timedelta(milliseconds=50 * late)
+        plan = decide(Standing(job_id=1, cursor_at=at(0), now=now, rules=[rule], due_at=due))
+        if any(run.verdict == "caught_up" for run in plan.runs):
+            assert rule.behind(at(0), due, now), late
