@@ -20,6 +20,7 @@ from duly.errors import Conflict, DefinitionError, NotFound
 from duly.jobs import Job, check_args, shown
 from duly.ledger import Actor, Ledger, run_id
 from duly.listing import named
+from duly.planner import Plan
 from duly.postgres import Connection, Database, Row
 from duly.previews import Previews, refuse_prune_of_nobody
 from duly.registration import REPLAN, Applied, Registration, Wish, declared_twice
@@ -280,6 +281,7 @@ class Catalog:
     ) -> None:
         actor = Actor(process=uuid4(), mechanism="operator", author=author, reason="removed")
         await self.ledger.settle_removed(connection, job_id, name, actor)
+        await self._step_over(connection, job_id, actor)
         removed = await self.database.row(
             connection,
             "catalog",
@@ -294,6 +296,18 @@ class Catalog:
                 f"job {name!r} was removed or declared again by somebody else at the same time",
                 hint="look again with `duly jobs list`",
             )
+
+    async def _step_over(self, connection: Connection, job_id: int, actor: Actor) -> None:
+        """Leave no boundary ahead of a removed job, as an edit sets one whose clock had gone back behind the cursor."""
+        due = await self.ledger.due_job(connection, job_id)
+        if due is None or due.row["revision"] == due.row["newest_revision"]:
+            return
+        standings, _ = await self.ledger.standings(connection, [due])
+        over = [
+            Plan(standing=s, cursor_at=s.cursor_at, rule=s.rules[-1], live=s.live, busy_at=s.busy_at)
+            for s in standings
+        ]
+        await self.ledger.record(connection, over, actor)
 
     async def trigger(
         self,

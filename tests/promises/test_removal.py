@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from duly import Duly, every
 from duly.catalog import Catalog
+from duly.clock import VirtualClock
 from duly.jobs import Job, make_job
 from duly.ledger import Ended
-from duly.postgres import Connection
+from duly.postgres import Connection, Database
 from duly.testing import Lab
 from tests.promises.stage import Hand, Open, at, decide, remember, rows
 
@@ -167,3 +169,24 @@ async def test_a_run_of_before_an_edit_does_not_give_away_the_place_of_another(l
             "job@2027-01-05T12:02:00Z": "asleep",
             "job@2027-01-05T12:02:00Z!by-hand": "asleep",
         }
+
+
+@pytest.mark.parametrize("mechanism", ["database", "durable"])
+async def test_what_is_removed_while_the_database_s_clock_has_gone_back_stays_so(
+    laboratory: Open, mechanism: str
+) -> None:
+    """An edit meanwhile has its boundary at the cursor, which lies ahead; the run that is live then ends after it."""
+    async with laboratory(minutely(mechanism=mechanism), at=NOON) as t:
+        hand = await Hand(t).enter()
+        t.clock.set(at(NOON) + timedelta(minutes=1))
+        await t.advance(by=0, worker=False)
+        [held] = [*await hand.start(), *await hand.claim()]
+        async with Database(t.database.url, clock=VirtualClock(t.now - timedelta(seconds=30))) as earlier:
+            catalog = Catalog(earlier)
+            await catalog.apply(minutely(mechanism=mechanism, grace=7).declared(), author="test")
+            await catalog.remove("job", author="test")
+        assert await hand.end(held)
+        await t.advance(by="5m")
+        assert await standing(t, "job") == [{"wake_at": None, "due_at": None, "newest": True}]
+        assert await rows(t, "select job_id from duly.timers") == []
+        assert len(await t.runs("job")) == 1
