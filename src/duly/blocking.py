@@ -196,12 +196,21 @@ class SyncJobs:
         owner: str | None = None,
         generation: int = 0,
         prune: bool = False,
+        prune_grace: object = 0,
         days: float = 7,
         limit: int = 100,
     ) -> Preview:
         """What ``apply`` of these jobs would change, without changing anything."""
         return driven(
-            self._jobs.plan(jobs, owner=owner, generation=generation, prune=prune, days=days, limit=limit)
+            self._jobs.plan(
+                jobs,
+                owner=owner,
+                generation=generation,
+                prune=prune,
+                prune_grace=prune_grace,
+                days=days,
+                limit=limit,
+            )
         )
 
     def trigger(self, name: str, *, key: str | None = None, args: Mapping[str, Any] | None = None) -> RunInfo:

@@ -64,11 +64,12 @@ class Difference:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Change:
-    """What would become of one job, by its name as it is shown: ``create``, ``edit``, ``remove``, or ``conflict``.
+    """What would become of one job, by its name as it is shown: ``create``, ``edit``, ``remove`` or ``conflict``.
 
-    ``ahead`` are the coming days, ``at_dst`` the days around the next change of clocks that touches it. ``owed`` is
-    due and not decided; of it ``runs`` will still run, as they were promised. Nothing before ``first`` is fired by
-    the new promise, which is always later than the change itself.
+    Or ``absent``: it is declared no more, and kept for its grace. ``ahead`` are the coming days, ``at_dst`` the days
+    around the next change of clocks that touches it. ``owed`` is due and not decided; of it ``runs`` will still run, as
+    they were promised. Nothing before ``first`` is fired by the new promise, which is always later than the change
+    itself.
     """
 
     job: str
@@ -169,6 +170,7 @@ class Previews:
         generation: int = 0,
         owner: str | None = None,
         prune: bool = False,
+        prune_grace: float = 0.0,
         days: float = 7.0,
         limit: int = 100,
     ) -> Preview:
@@ -202,7 +204,7 @@ class Previews:
                     seen.changes.append(Change(job=job.shown, action="conflict", reason=reason))
                 else:
                     seen.changes.append(await self._change(connection, job, row, wish, now, horizon))
-            gone = await self._gone(connection, seen, wish) if prune else []
+            gone = await self._gone(connection, seen, wish, prune_grace) if prune else []
             described = gone[: max(limit - len(seen.changes), 0)]
             seen.changes.extend(described)
             seen.left_out += len(gone) - len(described)
@@ -261,8 +263,8 @@ class Previews:
         [newest] = await self.database.rows(connection, "catalog", "newest", job_ids=[job_id])
         return newest
 
-    async def _gone(self, connection: Connection, seen: Preview, wish: Wish) -> list[Change]:
-        """The owner's jobs that are declared no more."""
+    async def _gone(self, connection: Connection, seen: Preview, wish: Wish, grace: float) -> list[Change]:
+        """The owner's jobs that are declared no more: those that have been so for ``grace`` seconds are removed."""
         found: list[Change] = []
         after = 0
         while page := await self.database.rows(connection, "catalog", "owned", owner=wish.owner, after=after):
@@ -273,11 +275,14 @@ class Previews:
                     _kept_by({**row, "owner": wish.owner}) if row["generation"] > wish.generation else None
                 )
                 reason = reason or (_FOREIGN if row["id"] in foreign else None)
+                action = "conflict" if reason else "remove"
+                if row["generation"] <= wish.generation and row["absent"] < grace:
+                    action, reason = "absent", "it is declared no more, and kept for its grace"
                 owed, _ = await self._owed(connection, row["id"], seen.as_of)
                 found.append(
                     Change(
                         job=shown(row["namespace"], row["name"]),
-                        action="conflict" if reason else "remove",
+                        action=action,
                         owed=owed,
                         reason=reason,
                     )

@@ -85,6 +85,26 @@ async def test_the_client_asks_the_doctor_and_not_within_a_transaction(client: C
             await client.using(connection).doctor()
 
 
+async def test_a_client_that_is_open_is_opened_no_second_time(client: Client, url: str) -> None:
+    """Nobody would have closed the connections of the first."""
+    before = await _connections(url)
+    assert await client.open() is client
+    assert await _connections(url) == before
+    await client.close()
+    await client.open()
+    assert await client.list_calendars() == []
+
+
+async def _connections(url: str) -> int:
+    async with await psycopg.AsyncConnection.connect(url) as connection:
+        cursor = await connection.execute(
+            "select count(*) from pg_stat_activity"
+            " where datname = current_database() and application_name = 'duly client'"
+        )
+        [count] = await cursor.fetchone() or (0,)
+    return int(count)
+
+
 # ---------------------------------------------------------------- what callers may get wrong
 
 Verb = Callable[[Client], Awaitable[Any]]

@@ -137,6 +137,9 @@ async def test_what_an_owner_declares_no_more_is_removed_after_its_grace(laborat
         assert sorted((await deploy(both)).created) == ["a", "b"]
         [gone] = (await t.client.jobs.plan(one.declared(), owner="shop", prune=True)).changes
         assert (gone.job, gone.action) == ("b", "remove")
+        asked = {"owner": "shop", "prune": True, "prune_grace": "10m"}
+        [kept] = (await t.client.jobs.plan(one.declared(), **asked)).changes
+        assert (kept.job, kept.action) == ("b", "absent")
         for app, absent in ((one, ["b"]), (both, []), (one, ["b"])):
             await t.advance(by="6m")
             done = await deploy(app)

@@ -25,18 +25,31 @@ generation: Option = click.option(
 )
 owner: Option = click.option("--owner", metavar="O", help="Whose jobs these are; others' are left alone.")
 prune: Option = click.option("--prune", is_flag=True, help="Remove jobs of --owner that are not declared.")
+prune_grace: Option = click.option(
+    "--prune-grace",
+    type=DURATION,
+    metavar="D",
+    help="Remove only what has been declared no more for so long.",
+)
 
 
 @verb("plan", example="duly jobs plan --app jobs.py --days 14")
 @generation
 @owner
 @prune
+@prune_grace
 @click.option("--days", type=click.IntRange(1, 366), default=7, metavar="N", help="Look so far ahead (7).")
 @click.option(
     "--limit", type=click.IntRange(1, 10_000), default=100, metavar="N", help="Describe so many jobs (100)."
 )
 def plan_jobs(
-    options: Options, generation: int, owner: str | None, prune: bool, days: int, limit: int
+    options: Options,
+    generation: int,
+    owner: str | None,
+    prune: bool,
+    prune_grace: float | None,
+    days: int,
+    limit: int,
 ) -> int:
     """Say what `jobs apply` would change: instants that appear, vanish or move, and what is still owed.
 
@@ -50,7 +63,13 @@ def plan_jobs(
     seen = run_on(
         options,
         lambda db: Previews(db).preview(
-            loaded.jobs, generation=generation, owner=owner, prune=prune, days=days, limit=limit
+            loaded.jobs,
+            generation=generation,
+            owner=owner,
+            prune=prune,
+            prune_grace=prune_grace or 0.0,
+            days=days,
+            limit=limit,
         ),
         settings=options.settings(loaded.settings),
         own=loaded.url,
@@ -66,12 +85,7 @@ def plan_jobs(
 @generation
 @owner
 @prune
-@click.option(
-    "--prune-grace",
-    type=DURATION,
-    metavar="D",
-    help="Remove only what has been declared no more for so long.",
-)
+@prune_grace
 @click.option("--plan", metavar="TOKEN", help="Only if nothing has changed since that `jobs plan`.")
 @dry_run
 def apply_jobs(

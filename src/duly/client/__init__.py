@@ -69,8 +69,8 @@ class Client:
         self.runs = Runs(self._database, asyncio.sleep, self._author)
 
     async def open(self) -> Client:
-        """Reach the database; raises a DatabaseError that says what to do next."""
-        if self._borrowed:
+        """Reach the database, once until :meth:`close`; raises a DatabaseError that says what to do next."""
+        if self._borrowed or self._open is not None:
             return self
         url, settings, self._held = await asyncio.to_thread(located, *self._given)
         self._settings = settings

@@ -287,6 +287,7 @@ class Jobs:
         owner: str | None = None,
         generation: int = 0,
         prune: bool = False,
+        prune_grace: object = 0,
         days: float = 7,
         limit: int = 100,
     ) -> Preview:
@@ -301,6 +302,7 @@ class Jobs:
             owner=words("owner", owner),
             generation=number("generation", generation, 0, GENERATIONS),
             prune=prune,
+            prune_grace=seconds("prune_grace", prune_grace),
             days=span("days", days, LONGEST),
             limit=number("limit", limit),
         )
