@@ -28,7 +28,7 @@ from duly.histories import TIMED_OUT, Entry, at_odds, kept, keyed, outcome, seco
 from duly.jobs import RESULT_LIMIT, plain_json
 from duly.postgres import Row
 from duly.records import Claimed, run_id
-from duly.transactions import IDLE, PAUSE, Effects, Hand, Tills, bounded, unbroken, unknown, waiting_hand
+from duly.transactions import IDLE, PAUSE, Effects, Hand, Tills, bounded, ends, mended, unknown, waiting_hand
 
 EVENTS_LIMIT = 10_000
 """How many events a run may remember."""
@@ -360,9 +360,8 @@ class Memory:
         async with bounded(hand, IDLE) as commit:
             self._effects.lend(hand)
             data = {"result": self._plain(label, await _value(call(hand.connection)))}
-            unbroken(hand, f"step {label} of run {self.run}")
             crash.point("step.before")
-            await hand.say("ends")
+            await ends(hand, f"step {label} of run {self.run}")
             await self._insert(hand, seq, "step", label, data, None)
             crash.point("step.recorded")
             try:
@@ -582,8 +581,8 @@ class Memory:
                 return await work()
             except PoolClosed:
                 raise Fenced(f"the worker of attempt {self.attempt} of run {self.run} has ended") from None
-            except (psycopg.OperationalError, PoolTimeout) as error:
-                if not unknown(error):
+            except (psycopg.OperationalError, psycopg.errors.ReadOnlySqlTransaction, PoolTimeout) as error:
+                if not mended(error):
                     raise
             finally:
                 await hand.give()

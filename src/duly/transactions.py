@@ -158,13 +158,22 @@ class Effects:
         )
 
     def begin(self) -> None:
-        """Enter the block of this attempt; raises RunError when it is in one, or has committed one."""
+        """Enter the block of this attempt; raises RunError when it is in one or has committed one, Fenced when over."""
+        if self.over:
+            raise self.fenced()
         if self.finished is not None or self.busy:
             raise RunError(
                 f"run {self.run} has one transaction, whose end is the run's end",
                 hint="write everything in one block; nested parts are `conn.transaction()`",
             )
         self.busy = True
+
+    def fenced(self) -> Fenced:
+        """What is raised for an attempt that may not commit any more."""
+        return Fenced(
+            f"attempt {self._claimed.attempt} lost run {self.run}; what it wrote is rolled back",
+            hint="nothing is to be done: another attempt answers for the run",
+        )
 
     def lend(self, hand: Hand | None) -> None:
         """Let the task's own code go on within a transaction of ``hand``, in this thread; with None, without one."""
@@ -193,9 +202,9 @@ class Effects:
         What it has not sent by now is never committed.
         """
         self.over = True
-        hand = self.hand
-        if hand is not None and hand.connection is not None:
-            cut(hand.connection)
+        for hand in (self.hand, self._lent and self._lent[0]):
+            if hand and (connection := hand.connection) is not None:
+                cut(connection)
 
 
 def _listens(hand: Hand) -> bool:
@@ -310,30 +319,30 @@ async def _end(hand: Hand, effects: Effects, error: BaseException | None) -> boo
 
 async def _finish(hand: Hand, effects: Effects) -> Finished:
     """The completion as the last statement, under the fence; raises Fenced."""
-    unbroken(hand, f"run {effects.run}")
-    await hand.say("ends")
+    await ends(hand, f"run {effects.run}")
     crash.point("effects.before")
     rows = await hand.rows("ledger", "finish", ended_arrays([effects.ended]))
     if effects.over or not rows:
-        raise Fenced(
-            f"attempt {effects.ended.attempt} lost run {effects.run}; what it wrote is rolled back",
-            hint="nothing is to be done: another attempt answers for the run",
-        )
+        raise effects.fenced()
     finished = finished_of(rows[0])
     if finished.completes:
         [finished] = armed([finished], await hand.rows("ledger", "arm", arm_arrays([finished])))
     return finished
 
 
-def unbroken(hand: Hand, whose: str) -> None:
-    """Raise RunError unless the transaction that was handed to a task can still be committed."""
+async def ends(hand: Hand, whose: str) -> None:
+    """The transaction that was handed to a task is about to be committed; raises RunError unless it still is that one.
+
+    What began it left a mark that ends with it: `commit and chain` begins another one in the same breath.
+    """
     status = hand.connection.info.transaction_status
     if status == TransactionStatus.INERROR:
         raise RunError(
             f"a statement in the transaction of {whose} failed, so nothing of it can be committed",
             hint="write what may fail within `conn.transaction()`, which is a savepoint here",
         )
-    if status == TransactionStatus.IDLE:
+    over = status == TransactionStatus.IDLE
+    if over or not (await hand.rows("transactions", "ends", {}))[0]["whole"]:
         raise RunError(
             f"the task of {whose} ended the transaction that was handed to it by a statement of its own",
             hint="leave the commit to the end of the block",
@@ -383,6 +392,13 @@ async def _commit(hand: Hand, effects: Effects, finished: Finished) -> None:
         effects.committing = False
 
 
+def mended(error: psycopg.Error) -> bool:
+    """Can a statement of our own be given again as it is: it took no place, or nobody knows, and its time will come?"""
+    return (
+        unknown(error) or error.sqlstate in ("25006", "55P03") or (error.sqlstate or "")[:2] in ("40", "53")
+    )
+
+
 def unknown(error: psycopg.Error) -> bool:
     """Does the error leave open what became of the statement: the connection or the server went away?"""
     return error.sqlstate is None or error.sqlstate[:2] in ("08", "57")
@@ -406,7 +422,7 @@ async def _recorded(hand: Hand, effects: Effects) -> bool:
             await hand.commit()
         except PoolClosed:  # the worker has ended, and nobody asks any more
             return False
-        except (psycopg.OperationalError, PoolTimeout):
+        except (psycopg.OperationalError, psycopg.errors.ReadOnlySqlTransaction, PoolTimeout):
             await hand.pause(PAUSE)
         else:
             return bool(found)
@@ -430,8 +446,6 @@ class Hand(Protocol):
     async def whole(self, work: Coroutine[Any, Any, None]) -> None: ...
 
     async def rows(self, room: str, name: str, given: Mapping[str, object]) -> list[Row]: ...
-
-    async def say(self, name: str) -> None: ...
 
     async def pause(self, seconds: float) -> None: ...
 
@@ -511,10 +525,6 @@ class _Waiting:
             await cursor.execute(statements(room)[name], self._database.given(given), binary=True)
             return await cursor.fetchall() if cursor.description else []
 
-    async def say(self, name: str) -> None:
-        with self._bound():
-            await self.connection.execute(statements("transactions")[name])
-
     def _bound(self) -> AbstractContextManager[None]:
         return cut_after(_SILENCE, self.connection)
 
@@ -568,10 +578,6 @@ class _Blocking:
         with self._bound():
             cursor.execute(statements(room)[name], self._database.given(given), binary=True)
             return cast("list[Row]", cursor.fetchall()) if cursor.description else []
-
-    async def say(self, name: str) -> None:
-        with self._bound():
-            self.connection.execute(statements("transactions")[name])
 
     def _bound(self) -> AbstractContextManager[None]:
         return OVERDUE.within(_SILENCE, self.connection)

@@ -451,8 +451,8 @@ class Worker:
             self._release()
         else:
             end.leftover.add_done_callback(lambda _: self._release())
-            if held.effects is not None:
-                held.effects.cut()
+        if held.effects is not None:
+            held.effects.cut()  # also under a thread that a coroutine has left behind
         self._changed.set()
         if held.effects is not None and held.effects.finished is not None:
             self._committed(held, held.effects.finished, end)

@@ -277,7 +277,7 @@ MUTANTS: Sequence[Mutant] = (
         "a task's effects are committed although its run was lost",
         "transactions.py",
         f"{PROMISES}/test_transactions.py::test_an_attempt_that_lost_its_run_leaves_nothing_behind",
-        ("    if effects.over or not rows:\n        raise Fenced(", "    if False:\n        raise Fenced("),
+        ("    if effects.over or not rows:\n", "    if False:\n"),
         (
             "    finished = finished_of(rows[0])\n",
             "    if not rows:\n        return effects.finished  # type: ignore[return-value]\n"

@@ -29,7 +29,7 @@ OF_CONNECTIONS: Sequence[Mutant] = (
         "a connection stays open under a task whose attempt is over",
         "worker.py",
         f"{CLIENTS}::test_a_task_that_waits_for_an_answer_that_never_comes_is_over_at_its_timeout",
-        ("                held.effects.cut()\n", "                pass\n"),
+        ("            held.effects.cut()  #", "            pass  #"),
     ),
     _m(
         "an attempt that was told to end badly is tried no more",

@@ -8,8 +8,10 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
+import psycopg
 import pytest
 
 from conftest import wait_until, wait_until_async
@@ -480,12 +482,15 @@ async def test_a_lost_identity_is_told_of_its_commit_as_the_ledger_has_it(shop: 
     assert (await shop.run("task"))["state"] == "succeeded"
 
 
-async def test_a_thread_whose_identity_was_lost_commits_nothing_that_it_had_not_sent(shop: Workshop) -> None:
-    """It goes on after its end and enters its transaction only then: the worker has said ``fenced``."""
+@pytest.mark.parametrize("form", ["plain", "left behind"])
+async def test_a_thread_whose_identity_was_lost_commits_nothing_that_it_had_not_sent(
+    shop: Workshop, form: str
+) -> None:
+    """It goes on after its end, and enters or ends its transaction only then: the worker has said ``fenced``."""
     entered, leave = threading.Event(), threading.Event()
     raised: list[str] = []
 
-    def task(run: Run) -> None:
+    def plain(run: Run) -> None:
         entered.set()
         leave.wait(20)
         try:
@@ -493,6 +498,19 @@ async def test_a_thread_whose_identity_was_lost_commits_nothing_that_it_had_not_
         except Exception as error:
             raised.append(type(error).__name__)
 
+    def within(run: Run) -> None:
+        try:
+            with run.transaction() as connection:
+                connection.execute("insert into effects values (1)")
+                entered.set()
+                leave.wait(20)
+        except Exception as error:
+            raised.append(type(error).__name__)
+
+    async def leaves(run: Run) -> None:
+        await asyncio.to_thread(within, run)
+
+    task = plain if form == "plain" else leaves
     await shop.execute("create table effects (number integer)")
     await shop.job("task", task)
     await shop.ready("task")
@@ -503,9 +521,26 @@ async def test_a_thread_whose_identity_was_lost_commits_nothing_that_it_had_not_
         await wait_until_async(lambda: true(shop.heard("fenced")))
         leave.set()
         await wait_until_async(lambda: true(raised))
-    assert raised == ["Fenced"]
+    assert raised == ["Fenced" if form == "plain" else "OperationalError"]
     assert await shop.execute("select number from effects") == []
     assert [event["event"] for event in shop.said] == ["started", "fenced"]
+
+
+async def test_a_step_that_waits_within_its_transaction_is_over_at_the_timeout_of_its_attempt(
+    shop: Workshop,
+) -> None:
+    def waits(connection: psycopg.Connection[Any]) -> None:
+        connection.execute("select pg_sleep(60)")
+
+    def task(run: Run) -> None:
+        run.step(waits, transaction=True)
+
+    await shop.job("task", task, timeout=0.3)
+    await shop.ready("task")
+    worker = await shop.worker()
+    async with working(worker):
+        await wait_until_async(lambda: true(shop.heard("timed_out")))
+        await wait_until_async(lambda: true(worker._places._free == 100))  # its thread has returned
 
 
 def _writes(run: Run) -> None:

@@ -7,11 +7,12 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
+import psycopg
 import pytest
 
 from conftest import wait_until_async
 from duly import durable, signals, transactions
-from duly.postgres import Database
+from duly.postgres import Database, connect
 from duly.run import Run
 from postgres.workshop import SETTINGS, Workshop, working
 
@@ -156,6 +157,48 @@ async def test_what_a_task_asks_for_after_its_worker_ended_the_attempt_is_not_re
     await (await shop.worker()).turn()
     run = await shop.run("task")
     assert (run["state"], run["attempt"], run["result"], done) == ("succeeded", 2, "done", [1, 2])
+
+
+async def test_a_step_is_written_also_where_its_run_was_locked_for_longer_than_the_role_waits(
+    database: Database, url: str
+) -> None:
+    """Somebody signals the run in a long transaction; what the step did must not be done again for that."""
+    shop, asked = Workshop(database), asyncio.Event()
+    done: list[int] = []
+
+    async def work() -> None:
+        done.append(1)
+        asked.set()
+        await locked.wait()
+
+    async def task(run: Run) -> None:
+        await run.step(work)
+
+    locked = asyncio.Event()
+    name = psycopg.conninfo.conninfo_to_dict(url)["dbname"]
+    await shop.execute(f"alter database {name} set lock_timeout = '1ms'")
+    await shop.job("task", task)
+    await shop.ready("task")
+    person = await connect(url, name="the one who signals")
+    async with working(await shop.worker()):
+        await wait_until_async(lambda: _true(asked.is_set()))
+        async with person, person.transaction():
+            await person.execute("select state from duly.runs for no key update")
+            locked.set()
+            await wait_until_async(lambda: _refused(database))
+        await shop.in_state("task", "succeeded", "failed")
+    assert ((await shop.run("task"))["state"], done) == ("succeeded", [1])
+
+
+async def _refused(database: Database) -> bool:
+    """Has a transaction of this database been rolled back?"""
+    async with database.connection() as connection:
+        await connection.execute("select pg_stat_clear_snapshot()")
+        rows = await connection.execute(
+            "select xact_rollback > 0 as refused from pg_stat_database where datname = current_database()"
+        )
+        row = await rows.fetchone()
+    return bool(row and row["refused"])
 
 
 async def _true(answer: object) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import threading
@@ -17,6 +18,7 @@ from duly import Duly
 from duly.errors import DefinitionError
 from duly.executors import Ending, Stop
 from duly.executors.http import run_http
+from duly.executors.in_process import Threads
 from duly.listing import task_text
 from duly.tasks import http_task
 from unit.attempts import at_work, run_of
@@ -205,14 +207,28 @@ async def test_a_call_ends_when_it_is_asked_to_stop_however_slow_the_other_side(
             time.sleep(0.005)
         loop.call_soon_threadsafe(stop.ask, "timed_out")
 
-    import asyncio
-
     loop = asyncio.get_running_loop()
     threading.Thread(target=ask, daemon=True).start()
     began = time.monotonic()
     end = await call(path, stop=stop)
     assert time.monotonic() - began < 8
     assert (end.stopped, end.leftover) == (True, None)
+
+
+async def test_a_stop_that_comes_after_the_answer_changes_nothing(web: Server) -> None:
+    """In the very turn of the loop in which the answer came; what the other side did counts."""
+    stop = Stop()
+
+    class Late(Threads):
+        def submit(self, call: Callable[[], Any]) -> asyncio.Future[Any]:
+            future = super().submit(call)
+            asyncio.get_running_loop().call_soon(future.add_done_callback, lambda _: stop.ask("timed_out"))
+            return future
+
+    threads = Late()
+    end = await run_http(http_task("call", f"{web.url}/status/200"), RUN, stop, threads, 10.0)
+    threads.close()
+    assert (stop.reason, end.stopped, end.result) == ("timed_out", False, {"status": 200})
 
 
 @pytest.mark.parametrize("path", ["/silent", "/drip"])

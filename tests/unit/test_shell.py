@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from conftest import wait_until_async
+from conftest import wait_until, wait_until_async
 from duly.executors import Ending, Stop, shell
 from duly.executors.excerpts import Excerpt
 from duly.executors.in_process import Threads
@@ -259,6 +259,22 @@ async def test_a_child_inherits_neither_sockets_nor_blocked_signals(sh: Callable
         os.close(reader)
         os.close(writer)
     assert said == "[0, 1, 2, 3] set() True\n"  # 3 is the directory that is being listed
+
+
+async def test_a_command_that_cannot_be_attended_to_is_not_left_to_itself(
+    sh: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No descriptor was to be had: the attempt has failed, and the next one must not run beside its command."""
+
+    class Nothing:
+        def __init__(self) -> None:
+            wait_until(lambda: len(pids(tmp_path / "pids")) == 2)
+            raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(shell.selectors, "DefaultSelector", Nothing)
+    end = await sh(f"sleep 300 & echo $$ $! > {tmp_path}/pids; wait")
+    assert end.error["class"] == "OSError"
+    await gone(tmp_path / "pids")
 
 
 async def test_no_descriptor_is_left_behind(sh: Callable[..., Any]) -> None:

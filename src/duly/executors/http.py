@@ -86,6 +86,8 @@ async def run_http(
             over.set_result(True)
 
     def hang_up() -> None:
+        if over.done():
+            return  # its answer is there
         call.hang_up()
         loop.call_later(LINGER, give_up)
 

@@ -101,7 +101,7 @@ def _attend(command: Command, run: Run, bell: int, stop: Stop) -> Ending:
         return Ending(error=fault("ShellFailed", str(unable)))
     excerpt = Excerpt(command.output_limit)
     assert process.stdout is not None
-    with process.stdout as pipe, _watch(process, pipe, bell) as watch:
+    with _attended(process), process.stdout as pipe, _watch(process, pipe, bell) as watch:
         stopped = watch.read(excerpt)
         if stopped:
             watch.end(excerpt, TERM_GRACE if stop.patience is None else stop.patience)
@@ -113,6 +113,17 @@ def _attend(command: Command, run: Run, bell: int, stop: Stop) -> Ending:
     if process.returncode in command.ok_codes:
         return Ending(result={"exit": process.returncode}, output=output)
     return Ending(error=fault("ShellFailed", _failure(process.returncode, excerpt.last_line)), output=output)
+
+
+@contextlib.contextmanager
+def _attended(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    """What cannot be attended to is ended with its group: the next attempt must not run beside it."""
+    try:
+        yield
+    except BaseException:
+        _signal(process.pid, signal.SIGKILL)
+        process.wait(TERM_GRACE)
+        raise
 
 
 class _Unable(Exception):
