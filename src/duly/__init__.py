@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from duly.errors import ImportRefused as ImportRefused
     from duly.errors import Lost as Lost
     from duly.errors import NeverFires as NeverFires
+    from duly.errors import NewerDefinition as NewerDefinition
     from duly.errors import NotFound as NotFound
     from duly.errors import NotJSON as NotJSON
     from duly.errors import PolicyContradiction as PolicyContradiction
@@ -87,6 +88,7 @@ __all__ = [
     "JobInfo",
     "Lost",
     "NeverFires",
+    "NewerDefinition",
     "NotFound",
     "NotJSON",
     "PolicyContradiction",

@@ -17,7 +17,7 @@ from psycopg.types.json import Jsonb
 
 from duly.clock import text
 from duly.definitions import changed
-from duly.errors import Conflict, DefinitionError, NotFound
+from duly.errors import Conflict, DefinitionError, NewerDefinition, NotFound
 from duly.jobs import NAME, shown
 from duly.ledger import Ledger
 from duly.listing import readable
@@ -129,6 +129,8 @@ class Calendars:
                     revised = await self._revise(
                         row["id"], name, f"{author} (calendar {name}, version {version})"
                     )
+                except NewerDefinition:
+                    continue  # a newer version has to do it
                 except DefinitionError:
                     continue  # its promise cannot be read or planned: it was set aside, and says so until an edit
                 if revised:

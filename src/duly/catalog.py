@@ -16,7 +16,8 @@ from uuid import uuid4
 
 from psycopg.types.json import Jsonb
 
-from duly.errors import Conflict, DefinitionError, NotFound
+from duly.errors import Conflict, DefinitionError, NewerDefinition, NotFound
+from duly.forms import said_of
 from duly.jobs import Job, check_args, shown
 from duly.ledger import Actor, Ledger, run_id
 from duly.listing import named
@@ -24,9 +25,9 @@ from duly.planner import Plan
 from duly.postgres import Connection, Database, Row
 from duly.previews import Previews, refuse_prune_of_nobody
 from duly.registration import REPLAN, Applied, Registration, Wish, declared_twice
-from duly.schedules import tzdata_version
+from duly.schedules import load, tzdata_version
 from duly.triggers import trigger
-from duly.zonedata import carried, newer, unchanged
+from duly.zonedata import carried, unchanged
 
 BATCH = 1000
 
@@ -127,7 +128,7 @@ class Catalog:
                 page = await self.database.rows(connection, "catalog", "owned", owner=wish.owner, after=after)
                 gone = [job for job in page if not _among(kept, job["id"])]
                 due = [job["id"] for job in gone if _prunable(job, wish, grace)]
-                foreign = await self._registration.foreign(connection, due) if wish.dry_run and due else set()
+                foreign = await self._registration.foreign(connection, due) if wish.dry_run and due else {}
             for job in gone:
                 name = shown(job["namespace"], job["name"])
                 if job["generation"] > wish.generation:
@@ -185,6 +186,7 @@ class Catalog:
             older = await self.database.rows(
                 connection, "catalog", "older_zone_data", tzdata=tzdata_version()
             )
+            older = [row for row in older if not _newer(row["definition"])]
             for row in older:
                 if unchanged(row["transitions"], now):
                     await self.database.rows(
@@ -254,8 +256,8 @@ class Catalog:
             full = shown(job["namespace"], job["name"])
             if not dry_run:
                 await self._end(connection, job["id"], full, author)
-            elif await self._registration.foreign(connection, [job["id"]]):
-                raise newer(f"job {full!r}")
+            elif why := (await self._registration.foreign(connection, [job["id"]])).get(job["id"]):
+                raise said_of(f"job {full!r}", why)
 
     async def _pruned(self, job_id: int, name: str, wish: Wish) -> bool:
         """Remove a job that its owner declares no more; a deploy that is older than this one does not make it again.
@@ -356,6 +358,17 @@ class Catalog:
         """The names of jobs as they are shown, by id, removed ones included."""
         rows = await self.database.rows(connection, "catalog", "names", ids=list(ids))
         return {row["id"]: shown(row["namespace"], row["name"]) for row in rows}
+
+
+def _newer(definition: Mapping[str, Any]) -> bool:
+    """Was a schedule written by a newer version? Whether other zone data changes it is for that one to say."""
+    try:
+        load(definition)
+    except NewerDefinition:
+        return True
+    except Exception:
+        return False
+    return False
 
 
 def _check_key(key: str) -> None:

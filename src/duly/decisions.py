@@ -18,6 +18,7 @@ from duly import crash
 from duly.catalog import Catalog
 from duly.clock import Clock
 from duly.completions import facts_of, words_of
+from duly.foreign import Foreign
 from duly.ledger import Actor, Claimed, Due, Hands, Ledger, Recorded, run_id
 from duly.mechanisms import Durable, Mechanism
 from duly.planner import Plan, Standing, decide, leave
@@ -65,6 +66,8 @@ class Outcome:
     recorded: Recorded = field(default_factory=lambda: Recorded(decision=None, plans=(), handed=()))
     hands: Hands | None = None
     parked: list[tuple[str, str]] = field(default_factory=list)
+    left: list[tuple[str, str]] = field(default_factory=list)
+    untouched: int = 0
     asked: Asked = field(default_factory=Asked)
     names: dict[int, str] = field(default_factory=dict)
 
@@ -113,6 +116,7 @@ class Decider:
         self._worker = worker
         self._on_ready = on_ready
         self._holding = False
+        self.foreign = Foreign(ledger.database.clock)
 
     def holds(self, offset: float) -> bool:
         """Is this process's clock too far from the database's? Then it does not decide, and says so.
@@ -127,7 +131,10 @@ class Decider:
         return holding
 
     async def decide(self, mechanism: Mechanism, *, after: datetime, until: datetime, limit: int) -> int:
-        """Decide what is due for ``mechanism`` in the lane ``(after, until]``; returns how many jobs it looked at."""
+        """Decide what is due for ``mechanism`` in the lane ``(after, until]``; returns how many jobs it looked at.
+
+        What is for other processes and was left just as it was does not count.
+        """
         outcome = Outcome()
         due: Sequence[Due] = ()
         try:
@@ -145,7 +152,7 @@ class Decider:
             # A verdict exists beyond a cursor, or cannot be kept: spoiled or restored. One at a time finds whose.
             return await self._decide_apart([one.job_id for one in due], mechanism)
         self._tell(outcome)
-        return len(due)
+        return len(due) - outcome.untouched
 
     async def _settle(
         self,
@@ -166,18 +173,19 @@ class Decider:
         standings, broken = await self._ledger.standings(connection, due)
         if newest:
             standings = [_spoil(one, _ended(one)) for one in standings]
+        standings = await self._leave(connection, standings, outcome)
         plans, unplannable = _plan(standings, self._settings.batch, mechanism.name, self._database.clock)
         crash.point("decide.planned")
+        durable = mechanism if isinstance(mechanism, Durable) else None
+        later = {p.standing.job_id: p.wake_at for p in plans if durable and p.standing.foreign is not None}
+        plans = [plan for plan in plans if plan.standing.job_id not in later]
         outcome.hands = self._worker.offer() if self._worker else None
         actor = mechanism.signed(self._standpoint.actor)
         timers = {one.job_id: timer for one in due if (timer := one.timer) is not None}
         outcome.recorded = await self._ledger.record(connection, plans, actor, outcome.hands, timers=timers)
-        if isinstance(mechanism, Durable):
-            looked_at = {
-                *(plan.standing.job_id for plan in plans),
-                *(job_id for job_id, _ in broken + unplannable),
-            }
-            await mechanism.put_back(connection, [one for one in due if one.job_id not in looked_at])
+        if durable:
+            looked_at = {p.standing.job_id for p in plans} | {job_id for job_id, _ in broken + unplannable}
+            await durable.put_back(connection, [one for one in due if one.job_id not in looked_at], later)
         for job_id, error in broken + unplannable:
             await self._park(connection, job_id, "poisoned", error, outcome)
         won = {plan.standing.job_id for plan in outcome.recorded.plans}
@@ -195,6 +203,18 @@ class Decider:
         if remarkable and self._events.wants("settled"):
             outcome.names = await self._catalog.names(connection, remarkable)
         crash.point("decide.recorded")
+
+    async def _leave(
+        self, connection: Connection, standings: Sequence[Standing], outcome: Outcome
+    ) -> list[Standing]:
+        """Those of which something is written; what is for others is said once, and stays due for them at first."""
+        untouched = self.foreign.untouched(standings)
+        outcome.untouched = len(untouched)
+        new = self.foreign.untold(standings)
+        if new and self._events.wants("left"):
+            names = await self._catalog.names(connection, list(new))
+            outcome.left = [(name, new[job_id]) for job_id, name in names.items()]
+        return [one for one in standings if one.job_id not in untouched]
 
     async def _decide_apart(self, job_ids: Sequence[int], mechanism: Mechanism) -> int:
         """Decide job by job; the one whose history contradicts its cursor is held for a person."""
@@ -275,6 +295,8 @@ class Decider:
                 self._events.emit(word, **facts_of(one))
         for job, reason in outcome.parked:
             self._events.emit("parked", job=job, reason=reason)
+        for job, reason in outcome.left:
+            self._events.emit("left", job=job, reason=reason)
         for plan in recorded.plans:
             name = outcome.names.get(plan.standing.job_id)
             if name is not None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from duly.errors import DefinitionError
+from duly.errors import DefinitionError, NewerDefinition
+from duly.forms import said_of
 from duly.jobs import OWN_OVERLAP, Job, Policy, make_job
 from duly.schedules import Bounded, Cron, Limited, Schedule, load, names_zone, parse
 from duly.tasks import HTTP_TIMEOUT, http_task, python_task, shell_task
@@ -51,7 +52,17 @@ def _task(name: str, task: object, shell: object, http: object) -> dict[str, Any
 
 
 def changed(newest: Mapping[str, Any], changes: Mapping[str, Any]) -> Job:
-    """The job of a stored revision with ``changes``; what is not given stays, and own defaults follow anew."""
+    """The job of a stored revision with ``changes``; what is not given stays, and own defaults follow anew.
+
+    Raises NewerDefinition, naming the job, where only a newer version can read what is stored.
+    """
+    try:
+        return _changed(newest, changes)
+    except NewerDefinition as error:
+        raise said_of(f"job {newest['name']!r}", error) from None
+
+
+def _changed(newest: Mapping[str, Any], changes: Mapping[str, Any]) -> Job:
     name, namespace = newest["name"], newest["namespace"]
     if changes.get("namespace", namespace) != namespace:
         raise DefinitionError(

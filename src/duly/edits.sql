@@ -400,3 +400,24 @@ consumed as (
 )
 select taken.job_id
   from taken
+
+-- name: overheard
+-- After the end of attempts that wait for a signal, in the same transaction: what was sent before their runs were
+-- locked is seen by this statement alone, and makes them ready; who sends later finds them asleep.
+update duly.runs
+   set state        = 'queued',
+       waits_for    = null,
+       available_at = duly.clock(%(at)s::timestamptz, %(shift)s::double precision)
+  from unnest(%(job_id)b::bigint[], %(scheduled_at)b::timestamptz[], %(trigger_id)b::text[])
+       as asleep (job_id, scheduled_at, trigger_id)
+ where runs.job_id = asleep.job_id
+   and runs.scheduled_at = asleep.scheduled_at
+   and runs.trigger_id = asleep.trigger_id
+   and runs.state = 'asleep'
+   and exists (select from duly.signals
+                where signals.job_id = asleep.job_id
+                  and signals.scheduled_at = asleep.scheduled_at
+                  and signals.trigger_id = asleep.trigger_id
+                  and signals.consumed_seq is null
+                  and 'signal:' || signals.name = runs.waits_for)
+returning runs.job_id, runs.scheduled_at, runs.trigger_id

@@ -22,6 +22,7 @@
     │   └── ClockSkew              this process's clock is too far off to decide
     ├── NotFound                   no such job, run or occurrence              exit 1
     ├── Conflict                   the answer is no: busy, or changed meanwhile exit 1
+    │   └── NewerDefinition        it was written by a newer version of duly
     ├── ImportRefused              a file with entries that need an answer     exit 1
     └── RunError                   about one run, raised on a worker
         ├── Fenced                 this attempt lost its run
@@ -159,6 +160,10 @@ class NotFound(DulyError):
 
 class Conflict(DulyError):
     """The answer is no: the job is busy, or the world changed meanwhile."""
+
+
+class NewerDefinition(Conflict):
+    """What is stored was written by a newer version of duly: this one cannot read it, and leaves it alone."""
 
 
 class ImportRefused(DulyError):

@@ -15,9 +15,10 @@ from typing import Any, Literal, cast, get_args
 
 from duly import exclusions
 from duly.errors import CatchupMissing, DefinitionError, NotJSON, PolicyContradiction, TooLarge
+from duly.forms import known_keys, known_words, part_of
 from duly.schedules import Schedule, bounded, days, limited, never, parse
 from duly.settings import duration
-from duly.tasks import name_of
+from duly.tasks import name_of, refuse_newer
 
 Catchup = Literal["all", "latest", "none"]
 Overlap = Literal["skip", "queue", "queue_one", "cancel", "allow"]
@@ -30,6 +31,14 @@ _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 ARGS_LIMIT = 64 * 1024
 RESULT_LIMIT = 256 * 1024
 LONGEST = 36_525 * 86_400.0
+MECHANISMS = ("database", "leader", "durable")
+_WORDS: Mapping[str, Sequence[str]] = {
+    "catchup": get_args(Catchup),
+    "overlap": get_args(Overlap),
+    "on_resume": get_args(Catchup),
+    "on_lost": get_args(OnLost),
+    "mechanism": MECHANISMS,
+}
 OWN_OVERLAP: Mapping[str, Overlap] = {"all": "queue", "latest": "queue_one", "none": "skip"}
 
 _QUESTION = (
@@ -151,11 +160,14 @@ class Policy:
 
     @classmethod
     def load(cls, definition: Mapping[str, Any]) -> Policy:
-        """The policy that ``definition`` describes; raises DefinitionError when it cannot be read."""
+        """The policy that ``definition`` describes; raises DefinitionError, NewerDefinition of a newer version's."""
         try:
-            return cls(**{**definition, "backoff": Backoff(**definition["backoff"])})
-        except (TypeError, KeyError) as error:
+            backoff = Backoff(**part_of(definition["backoff"], Backoff.__slots__))
+            policy = cls(**{**part_of(definition, cls.__slots__), "backoff": backoff})
+            _refuse_newer(definition)
+        except (TypeError, KeyError, AttributeError) as error:
             raise DefinitionError(f"a stored policy cannot be read: {error}") from None
+        return policy
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -194,6 +206,14 @@ class Job:
     def hash(self) -> bytes:
         """The identity of the definition; equal promises have equal hashes."""
         return digest(self.definition())
+
+
+def _refuse_newer(definition: Mapping[str, Any]) -> None:
+    """Refuse a policy that says something which only a newer version can act on."""
+    known_keys("its policy", definition, Policy.__slots__)
+    known_keys("its backoff", definition["backoff"], Backoff.__slots__)
+    known_words("its policy", definition, _WORDS)
+    refuse_newer(definition["task"])
 
 
 def shown(namespace: str, name: str) -> str:
@@ -443,7 +463,7 @@ def _limit(given: int | None, overlap: str) -> int:
 
 
 def _mechanism(name: str, mechanism: str) -> str:
-    return _word(name, "mechanism", mechanism, ("database", "leader", "durable"))
+    return _word(name, "mechanism", mechanism, MECHANISMS)
 
 
 def _lease(name: str, lease: str | None) -> str | None:

@@ -11,13 +11,14 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any, cast
+from typing import Any
 from uuid import UUID
 
 from duly import crash
-from duly.errors import Conflict
+from duly.errors import Conflict, NewerDefinition
+from duly.forms import said_of
 from duly.jobs import Policy
-from duly.planner import Plan, Rule, Standing, decide
+from duly.planner import Plan, Standing, decide
 from duly.postgres import Connection, Database, Row
 from duly.records import (
     VERSION,
@@ -37,14 +38,11 @@ from duly.records import (
     in_order,
     key_arrays,
     key_of,
-    parted,
     plan_arrays,
     run_id,
     unsaid,
-    without,
 )
-from duly.schedules import Schedule, load, never
-from duly.zonedata import is_newer, newer
+from duly.standings import Standings
 
 __all__ = [
     "VERSION",
@@ -62,21 +60,16 @@ __all__ = [
 ]
 
 BEGINNING = datetime(1, 1, 1, tzinfo=UTC)
-_SHARED = 10_000
 
 log = logging.getLogger("duly.ledger")
 
 
 class Ledger:
-    """The statements of ``ledger.sql`` and ``edits.sql`` as verbs. Definitions are cached by id, which never change."""
+    """The statements of ``ledger.sql`` and ``edits.sql`` as verbs."""
 
     def __init__(self, database: Database) -> None:
         self.database = database
-        self._schedules: dict[int, Schedule | Exception] = {}
-        self._policies: dict[int, Policy | Exception] = {}
-        self._excludes: dict[int, Schedule | Exception] = {}
-        self._foreign: set[int] = set()  # schedules made with newer zone data than this process has
-        self._shared: dict[tuple[int, int, int], Rule] = {}
+        self._standings = Standings(database)
 
     # ------------------------------------------------------------------ deciding
 
@@ -120,182 +113,11 @@ class Ledger:
     async def standings(
         self, connection: Connection, due: Sequence[Due]
     ) -> tuple[list[Standing], list[tuple[int, Exception]]]:
-        """What the planner needs of each locked cursor, and the jobs whose definition cannot be read."""
-        stepping = [
-            one.row for one in due if one.row["revision"] < one.row["newest_revision"] or one.row["amended"]
-        ]
-        rules = await self._rules(connection, stepping)
-        await self._load(
-            connection,
-            schedules={one.row["schedule_id"] for one in due} | {r["schedule_id"] for r in rules},
-            policies={one.row["policy_id"] for one in due} | {r["policy_id"] for r in rules},
-        )
-        skips = await self._skips(connection, due)
-        live = await self._live_caught_up(connection, due, rules)
-        every = await self._live_runs(connection, [one.row for one in due], rules)
-        by_job: dict[int, list[Row]] = {}
-        for row in rules:
-            by_job.setdefault(row["job_id"], []).append(row)
-        standings: list[Standing] = []
-        broken: list[tuple[int, Exception]] = []
-        for one in due:
-            try:
-                standing = self._standing(
-                    one, by_job.get(one.job_id), live.get(one.job_id, 0), skips.get(one.job_id)
-                )
-                runs = every.get(one.job_id)
-                standings.append(standing if runs is None else replace(standing, live_runs=runs))
-            except Exception as error:  # one bad job never stops another
-                broken.append((one.job_id, error))
-        return standings, broken
+        """What the planner needs of each locked cursor, and the jobs whose definition cannot be read.
 
-    def _standing(
-        self, due: Due, rules: Sequence[Row] | None, live: int, skips: Sequence[Row] | None = None
-    ) -> Standing:
-        row = due.row
-        if rules is None:
-            return self._standing_of(row, [self._ruling(row)], live)
-        chain = [*(self._past_rule(r) for r in rules[:-1]), self._rule(rules[-1])]
-        parts = [part for rule, r in zip(chain, rules, strict=True) for part in parted(rule, r, row)]
-        return self._standing_of(row, [without(part, skips) for part in parts] if skips else parts, live)
-
-    def _standing_of(self, row: Row, chain: Sequence[Rule], live: int = 0) -> Standing:
-        return Standing(
-            job_id=row["job_id"],
-            cursor_at=row["cursor_at"],
-            now=row["now"],
-            rules=chain,
-            seen_at=row["seen_at"],
-            busy_at=row["busy_at"],
-            left_at=row["left_at"],
-            due_at=row["due_at"],
-            live=row["live"],
-            foreign=any(rule.schedule_id in self._foreign for rule in chain),
-            live_caught_up=live,
-        )
-
-    def _rule(self, row: Row) -> Rule:
-        return Rule(
-            revision=row["revision"],
-            schedule=_or_raise(self._schedules[row["schedule_id"]]),
-            policy=_or_raise(self._policies[row["policy_id"]]),
-            schedule_id=row["schedule_id"],
-            policy_id=row["policy_id"],
-            until_at=row["until_at"],
-            paused=row["paused"],
-            on_resume=row["on_resume"],
-            exclude=_or_raise(self._excludes.get(row["policy_id"])),
-        )
-
-    def _ruling(self, row: Row) -> Rule:
-        """The one rule of a cursor without a boundary ahead, shared by all jobs whose cursors name the same."""
-        key = (row["revision"], row["schedule_id"], row["policy_id"])
-        rule = self._shared.get(key)
-        if rule is None:
-            if len(self._shared) >= _SHARED:
-                self._shared.clear()
-            rule = self._shared[key] = self._rule({**row, **_PLAIN})
-        return rule
-
-    def _past_rule(self, row: Row) -> Rule:
-        """A revision that has ended; one that cannot be read closes its part as ``poisoned``."""
-        try:
-            return self._rule(row)
-        except Exception:
-            policy = self._policies.get(row["policy_id"])
-            return Rule(
-                revision=row["revision"],
-                schedule=never(),
-                policy=policy if isinstance(policy, Policy) else _NO_POLICY,
-                schedule_id=row["schedule_id"],
-                policy_id=row["policy_id"],
-                until_at=row["until_at"],
-                poisoned=True,
-            )
-
-    async def _rules(self, connection: Connection, stepping: Sequence[Row]) -> list[Row]:
-        if not stepping:
-            return []
-        return await self.database.rows(
-            connection,
-            "records",
-            "rules",
-            job_ids=[row["job_id"] for row in stepping],
-            revisions=[row["revision"] for row in stepping],
-        )
-
-    async def _skips(self, connection: Connection, due: Sequence[Due]) -> dict[int, list[Row]]:
-        """The occurrences that people took out, asked only of jobs that may have some."""
-        amended = [one.row for one in due if one.row["amended"]]
-        found: dict[int, list[Row]] = {}
-        if amended:
-            asked = {
-                "job_ids": [row["job_id"] for row in amended],
-                "after": [r["cursor_at"] for r in amended],
-            }
-            for row in await self.database.rows(connection, "catalog", "exceptions", **asked):
-                found.setdefault(row["job_id"], []).append(row)
-        return found
-
-    async def _live_runs(
-        self, connection: Connection, cursors: Sequence[Row], rules: Sequence[Row]
-    ) -> dict[int, int]:
-        """Live runs of any kind, asked only of jobs that bound them; each such job is named."""
-        bounding = {
-            key
-            for key in {row["policy_id"] for row in (*cursors, *rules)}
-            if isinstance(policy := self._policies.get(key), Policy) and policy.max_running is not None
-        }
-        if not bounding:
-            return {}
-        asked = {row["job_id"]: 0 for row in (*cursors, *rules) if row["policy_id"] in bounding}
-        rows = await self.database.rows(connection, "records", "live_runs", job_ids=list(asked))
-        return asked | {row["job_id"]: row["live"] for row in rows}
-
-    async def _live_caught_up(
-        self, connection: Connection, due: Sequence[Due], rules: Sequence[Row]
-    ) -> dict[int, int]:
-        """Live caught-up runs, asked only of jobs that may have several, and may have some to catch up.
-
-        Where an edit, a pause or a skip is not behind them, more is owed than what their cursors say is due.
+        A job of which something was written by a newer version, or made with newer zone data, stands as ``foreign``.
         """
-        rows = [*(one.row for one in due), *rules]
-        several = {
-            key
-            for key in {row["policy_id"] for row in rows}
-            if isinstance(policy := self._policies.get(key), Policy) and not policy.exclusive
-        }
-        having = {row["job_id"] for row in rows if row["policy_id"] in several}
-        stepping = {row["job_id"] for row in rules}
-        asked = [
-            one.job_id
-            for one in due
-            if one.job_id in having and (one.job_id in stepping or self._behind(one.row))
-        ]
-        if not asked:
-            return {}
-        found = await self.database.rows(connection, "records", "live_caught_up", job_ids=asked)
-        return {row["job_id"]: row["live"] for row in found}
-
-    def _behind(self, row: Row) -> bool:
-        try:
-            return self._ruling(row).behind(row["cursor_at"], row["due_at"], row["now"])
-        except Exception:  # whoever plans it says what is wrong
-            return False
-
-    async def _load(self, connection: Connection, *, schedules: set[int], policies: set[int]) -> None:
-        missing = [key for key in schedules if key not in self._schedules]
-        if missing:
-            for row in await self.database.rows(connection, "records", "schedules", ids=missing):
-                self._schedules[row["id"]] = _attempt(load, row["definition"])
-                if row["transitions"] is not None and is_newer(row["tzdata"]):
-                    self._foreign.add(row["id"])
-        missing = [key for key in policies if key not in self._policies]
-        if missing:
-            for row in await self.database.rows(connection, "records", "policies", ids=missing):
-                policy = self._policies[row["id"]] = _attempt(Policy.load, row["definition"])
-                if isinstance(policy, Policy) and policy.exclude is not None:
-                    self._excludes[row["id"]] = _attempt(load, policy.exclude)
+        return await self._standings.of(connection, due)
 
     async def record(
         self,
@@ -361,11 +183,28 @@ class Ledger:
         tasks: Sequence[str],
         limit: int,
     ) -> list[Claimed]:
-        """Up to ``limit`` ready runs whose task the worker knows, now its own; of unreadable ones ``held`` tells."""
+        """Up to ``limit`` ready runs whose task the worker knows, now its own; of unreadable ones ``held`` tells.
+
+        Raises NewerDefinition where one of them is for a newer version to read. Roll back then, so that all stay as
+        they were, and ask again: what was met once is not picked any more.
+        """
+        unread = self._standings.unread()
         rows = await self.database.rows(
-            connection, "ledger", "claim", worker=worker, queues=list(queues), tasks=list(tasks), limit=limit
+            connection,
+            "ledger",
+            "claim",
+            worker=worker,
+            queues=list(queues),
+            tasks=list(tasks),
+            limit=limit,
+            **unread,
         )
-        return (await self._readable(connection, worker, rows))[0]
+        claimed, unreadable = await self._readable(connection, worker, rows)
+        if unreadable and unread != self._standings.unread():
+            raise NewerDefinition(
+                "a run that is ready was made by a newer version of duly, and is left to it"
+            )
+        return claimed
 
     async def held(
         self, connection: Connection, worker: UUID, *, known: Sequence[Key], limit: int
@@ -388,7 +227,7 @@ class Ledger:
         self, connection: Connection, worker: UUID, rows: Sequence[Row]
     ) -> tuple[list[Claimed], list[Ended]]:
         """The attempts as values, and how those end whose definition cannot be read here: they stop no other."""
-        await self._load(
+        await self._standings.load(
             connection,
             schedules={row["schedule_id"] for row in rows},
             policies={row["policy_id"] for row in rows},
@@ -412,8 +251,8 @@ class Ledger:
             name=row["name"],
             attempt=row["attempt"],
             revision=row["revision"],
-            policy=_or_raise(self._policies[row["policy_id"]]),
-            schedule=_or_raise(self._schedules[row["schedule_id"]]),
+            policy=self._standings.policy(row["policy_id"]),
+            schedule=self._standings.schedule(row["schedule_id"]),
             args=row["args"],
             kind=row["kind"],
             verdict=row["verdict"],
@@ -450,7 +289,7 @@ class Ledger:
         if not deaf:
             return list(finished)
         rows = await self.database.rows(
-            connection, "ledger", "overheard", **key_arrays([one.key for one in deaf])
+            connection, "edits", "overheard", **key_arrays([one.key for one in deaf])
         )
         told = {key_of(row) for row in rows}
         return [
@@ -552,45 +391,15 @@ class Ledger:
         due = await self.due_job(connection, job_id)
         if due is None:
             return
-        row, now = due.row, due.row["now"]
-        rules = await self._rules(connection, [row])
-        await self._load(
-            connection,
-            schedules={r["schedule_id"] for r in rules},
-            policies={r["policy_id"] for r in rules},
-        )
-        closed = [{**r, "until_at": r["until_at"] or now} for r in rules]
-        chain = [replace(self._past_rule(r), removed=True) for r in closed]
-        standing = replace(self._standing_of(row, chain), live=False)
+        standing = await self._standings.removed(connection, due)
         if standing.foreign:
-            raise newer(f"job {name!r}")
+            raise said_of(f"job {name!r}", standing.foreign)
         await self.record(connection, [decide(standing)], actor)
         await self.database.rows(connection, "edits", "close", job_id=job_id)
 
     async def newest_policy(self, connection: Connection, job_id: int, revision: int) -> Policy:
-        """The policy of a job's newest revision."""
-        wanted = {"job_id": job_id, "revision": revision}
-        [newest] = await self._rules(connection, [cast(Row, wanted)])
-        await self._load(connection, schedules=set(), policies={newest["policy_id"]})
-        return cast(Policy, _or_raise(self._policies[newest["policy_id"]]))
-
-
-_PLAIN = {"until_at": None, "paused": False, "on_resume": None}
-_NO_POLICY = Policy(catchup="none", overlap="allow", task={"kind": "python", "name": ""})
-
-
-def _attempt(load: Any, definition: Any) -> Any:
-    """What ``load`` gives, or the exception it raises, kept as a value: a bad definition concerns one job."""
-    try:
-        return load(definition)
-    except Exception as error:
-        return error
-
-
-def _or_raise(value: Any) -> Any:
-    if isinstance(value, Exception):
-        raise value
-    return value
+        """The policy of a job's newest revision; raises what reading it raises."""
+        return await self._standings.newest_policy(connection, job_id, revision)
 
 
 def _actor(actor: Actor) -> dict[str, object]:

@@ -263,6 +263,7 @@ select revisions.job_id, asked.scheduled_at, %(key)s::text, 'backfill', revision
 -- Hands ready runs to one worker, in each queue the punctual lane first, then the most urgent and oldest. The lane of a
 -- job that is behind has its caught-up runs and those that follow them, so that runs of one job come in order. The
 -- attempt number only grows, so an older holder can no longer write; a worker whose lease has ended is given nothing.
+-- What the worker has met as written by a newer version (`unread…`) is for a worker of that version.
 with picked as materialized (
     select ready.job_id, ready.scheduled_at, ready.trigger_id
       from unnest(%(queues)b::text[]) as wanted (queue)
@@ -272,6 +273,11 @@ with picked as materialized (
             where runs.state = 'queued'
               and runs.queue = wanted.queue
               and runs.task = any(%(tasks)b::text[])
+              and runs.policy_id <> all(%(unread_policies)b::bigint[])
+              and (cardinality(%(unread_schedules)b::bigint[]) = 0
+                   or (select revisions.schedule_id from duly.revisions
+                        where revisions.job_id = runs.job_id and revisions.revision = runs.revision)
+                      <> all(%(unread_schedules)b::bigint[]))
               and (runs.start_by is null or runs.attempt > 0
                    or runs.start_by > duly.now(%(at)s::timestamptz, %(shift)s::double precision))
             order by coalesce(runs.verdict = 'caught_up', false) or runs.behind, runs.priority desc, runs.available_at, runs.job_id
@@ -523,27 +529,6 @@ noted as (
 )
 select armed.job_id, armed.fires_at
   from armed
-
--- name: overheard
--- After the end of attempts that wait for a signal, in the same transaction: what was sent before their runs were
--- locked is seen by this statement alone, and makes them ready; who sends later finds them asleep.
-update duly.runs
-   set state        = 'queued',
-       waits_for    = null,
-       available_at = duly.clock(%(at)s::timestamptz, %(shift)s::double precision)
-  from unnest(%(job_id)b::bigint[], %(scheduled_at)b::timestamptz[], %(trigger_id)b::text[])
-       as asleep (job_id, scheduled_at, trigger_id)
- where runs.job_id = asleep.job_id
-   and runs.scheduled_at = asleep.scheduled_at
-   and runs.trigger_id = asleep.trigger_id
-   and runs.state = 'asleep'
-   and exists (select from duly.signals
-                where signals.job_id = asleep.job_id
-                  and signals.scheduled_at = asleep.scheduled_at
-                  and signals.trigger_id = asleep.trigger_id
-                  and signals.consumed_seq is null
-                  and 'signal:' || signals.name = runs.waits_for)
-returning runs.job_id, runs.scheduled_at, runs.trigger_id
 
 -- name: output
 -- Keeps the first and the last part of what an attempt printed.

@@ -6,7 +6,7 @@ for now, inside that transaction, and with which authority its decision is recor
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Protocol
@@ -133,10 +133,16 @@ class Durable:
         rows = await self._database.rows(connection, "ledger", "due_timers", **self._knows, **asked)
         return [Due(row=row) for row in rows]
 
-    async def put_back(self, connection: Connection, dues: Sequence[Due]) -> None:
-        """Give back the timers of jobs that there was no time to plan, in the transaction that consumed them."""
+    async def put_back(
+        self, connection: Connection, dues: Sequence[Due], later: Mapping[int, datetime | None]
+    ) -> None:
+        """Give back the timers of jobs that nothing was decided of, in the transaction that consumed them.
+
+        Each is as it was, but for the instant of those jobs that ``later`` names: those are for others to start.
+        """
         if dues:
             timers = {name: [one.row[name] for one in dues] for name in _TIMER}
+            timers["fires_at"] = [later.get(one.job_id) or one.row["fires_at"] for one in dues]
             await self._database.rows(connection, "ledger", "put_back", **timers)
 
     async def peek(self, connection: Connection) -> tuple[datetime, datetime | None, datetime | None]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Literal
 
+from duly.errors import Conflict
 from duly.jobs import Catchup, Policy
 from duly.schedules import Schedule, difference
 from duly.schedules.intersection import Intersection
@@ -157,7 +158,7 @@ class Standing:
     exclusive place is taken; ``live_caught_up`` how many caught-up runs are live (non-exclusive jobs), and
     ``live_runs`` how many of any kind (jobs with ``max_running``). ``left_at`` is known where the place is free and
     was taken from ``busy_at`` until then, and the job is not known to have been busy before.
-    ``foreign`` says that a rule was made with newer zone data than this process has.
+    ``foreign`` says why others have to decide: a rule was written by a newer version, or made with newer zone data.
     """
 
     job_id: int
@@ -171,7 +172,7 @@ class Standing:
     live: bool = False
     live_caught_up: int = 0
     live_runs: int = 0
-    foreign: bool = False
+    foreign: Conflict | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

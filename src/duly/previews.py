@@ -22,14 +22,13 @@ from duly.ledger import Ledger
 from duly.outlook import runs_of
 from duly.postgres import Connection, Database, Row
 from duly.records import Due
-from duly.registration import Registration, Wish, declared_twice, forbidden, same, with_days
+from duly.registration import Registration, Wish, beyond, declared_twice, forbidden, same, with_days
 from duly.schedules import Schedule, difference, load, never
 from duly.schedules.zones import zone
 
 SHOWN = 20
 """Instants of each kind that are named for one job; all are counted."""
 
-_FOREIGN = "its instants were made with newer zone data than this process has"
 _COMPARED = 100_000
 _AROUND = timedelta(days=1)
 _TWO_YEARS = timedelta(days=731)
@@ -229,6 +228,8 @@ class Previews:
             ahead = Difference(lo=now, hi=horizon, appears=come)
             return Change(job=job.shown, action="create", ahead=ahead, first=rule.next(now))
         newest = await self._promise(connection, row["id"])
+        if why := beyond(newest["schedule"], newest["definition"]["policy"]):
+            return Change(job=job.shown, action="conflict", revision=row["revision"], reason=why.message)
         old = await self._promised(connection, newest)
         was = listing.readable(newest["schedule"])
         new = _kept(*await self._registration.taken(connection, job, was, now))
@@ -274,7 +275,7 @@ class Previews:
                 reason = (
                     _kept_by({**row, "owner": wish.owner}) if row["generation"] > wish.generation else None
                 )
-                reason = reason or (_FOREIGN if row["id"] in foreign else None)
+                reason = reason or (foreign[row["id"]].message if row["id"] in foreign else None)
                 action = "conflict" if reason else "remove"
                 if row["generation"] <= wish.generation and row["absent"] < grace:
                     action, reason = "absent", "it is declared no more, and kept for its grace"

@@ -1,12 +1,12 @@
 -- What those who decide and run read of the ledger; what writes it is in ledger.sql.
 
 -- name: schedules
-select schedules.id, schedules.definition, schedules.tzdata, schedules.transitions
+select schedules.id, schedules.definition, schedules.engine, schedules.tzdata, schedules.transitions
   from duly.schedules
  where schedules.id = any(%(ids)b::bigint[])
 
 -- name: policies
-select policies.id, policies.definition
+select policies.id, policies.mechanism, policies.definition
   from duly.policies
  where policies.id = any(%(ids)b::bigint[])
 
@@ -21,7 +21,7 @@ select revisions.job_id, revisions.revision, revisions.schedule_id, revisions.po
 -- name: stands
 -- Where one job stands, as it is read without a lock by whoever asks what would be decided.
 select cursors.job_id, cursors.schedule_id, cursors.policy_id, cursors.revision, cursors.newest_revision,
-       cursors.cursor_at, cursors.seen_at, cursors.busy_at, cursors.due_at, cursors.amended,
+       cursors.cursor_at, cursors.seen_at, cursors.busy_at, cursors.left_at, cursors.due_at, cursors.amended,
        cursors.live_at is not null as live
   from duly.cursors
  where cursors.job_id = %(job_id)s::bigint

@@ -15,14 +15,14 @@ from typing import Any
 from psycopg.types.json import Jsonb
 
 from duly import crash, exclusions
-from duly.errors import Conflict, DefinitionError
+from duly.errors import Conflict, DefinitionError, NewerDefinition
 from duly.jobs import Job, Policy, anchored, attached, digest
 from duly.leases import lease_ids
 from duly.ledger import VERSION, Ledger
 from duly.listing import readable
 from duly.postgres import Connection, Row
 from duly.schedules import Schedule, load, tzdata_version
-from duly.zonedata import is_newer, transitions
+from duly.zonedata import is_newer, newer, transitions
 
 _ASIDE = ("poisoned", "held")
 _CACHED = 10_000
@@ -152,8 +152,8 @@ class Registration:
             found.update((namespace, row["name"]) for row in rows)
         return found
 
-    async def foreign(self, connection: Connection, job_ids: Sequence[int]) -> set[int]:
-        """Those of these jobs that cannot be removed here: their instants were made with newer zone data."""
+    async def foreign(self, connection: Connection, job_ids: Sequence[int]) -> dict[int, Conflict]:
+        """Those of these jobs that cannot be removed here, each with why: what they owe is for others to tell."""
         stands = await self.database.rows(connection, "catalog", "standing_at", job_ids=list(job_ids))
         rows = await self.database.rows(
             connection,
@@ -162,7 +162,13 @@ class Registration:
             job_ids=[row["job_id"] for row in stands],
             revisions=[row["revision"] for row in stands],
         )
-        return {row["job_id"] for row in rows if row["tzdata"] is not None and is_newer(row["tzdata"])}
+        found: dict[int, Conflict] = {}
+        for row in rows:
+            made = row["tzdata"] is not None and is_newer(row["tzdata"])
+            why = beyond(row["schedule"], row["policy"]) or (newer("its schedule") if made else None)
+            if why is not None:
+                found[row["job_id"]] = why
+        return found
 
     async def refuse_twins(self, connection: Connection, fresh: Sequence[Job]) -> None:
         """Refuse a job whose name as it is shown would be another one's too: verbs could not tell them apart."""
@@ -236,6 +242,7 @@ class Registration:
     ) -> None:
         kept: list[Row] = []
         changed: list[tuple[Job, int]] = []
+        refused: set[int] = set()
         for job in jobs:
             row = known[job.key]
             if forbidden(row, wish):
@@ -245,13 +252,12 @@ class Registration:
                 kept.append(row)
             elif wish.fresh:
                 applied.note("conflicts", job.shown)
-            elif wish.dry_run:
-                await self.taken(connection, job, None, await self.database.now(connection))
-                applied.note("edited", job.shown)
             else:
                 changed.append((job, row["id"]))
-        if changed:
-            await self._edit(connection, changed, wish, applied)
+        if changed and wish.dry_run:
+            await self._would_edit(connection, changed, applied)
+        elif changed:
+            refused = await self._edit(connection, changed, wish, applied)
         # After the edits: whoever decides locks cursors before jobs too.
         raised = {row["id"] for row in kept if row["generation"] < wish.generation}
         if raised and not wish.dry_run:
@@ -264,15 +270,27 @@ class Registration:
                     f"job {gone[0]!r} was removed by somebody else at the same time",
                     hint="apply again, and it is made again",
                 )
-        adopted = {row["id"] for row in kept} | {job_id for _, job_id in changed}
+        adopted = {row["id"] for row in kept} | {job_id for _, job_id in changed} - refused
         unowned = [row["id"] for row in known.values() if row["owner"] is None and row["id"] in adopted]
         if wish.owner is not None and unowned and not wish.dry_run:
             await self.database.rows(connection, "catalog", "adopt_jobs", owner=wish.owner, job_ids=unowned)
 
+    async def _would_edit(
+        self, connection: Connection, jobs: Sequence[tuple[Job, int]], applied: Applied
+    ) -> None:
+        rows = await self.database.rows(connection, "catalog", "newest", job_ids=[key for _, key in jobs])
+        kept = {row["id"] for row in rows if beyond(row["schedule"], row["definition"]["policy"])}
+        for job, job_id in jobs:
+            await self.taken(connection, job, None, await self.database.now(connection))
+            applied.note("conflicts" if job_id in kept else "edited", job.shown)
+
     async def _edit(
         self, connection: Connection, jobs: Sequence[tuple[Job, int]], wish: Wish, applied: Applied
-    ) -> None:
-        """The boundary: from this instant on the new definitions are in force, and not before."""
+    ) -> set[int]:
+        """The boundary: from this instant on the new definitions are in force, and not before.
+
+        Returns the jobs that were left as they are, for a later deploy or a newer version.
+        """
         ids = [job_id for _, job_id in jobs]
         places = await self.ledger.boundary_lock(connection, ids)
         crash.point("edit.locked")
@@ -283,11 +301,13 @@ class Registration:
         )
         now = await self.database.now(connection)
         edits: list[tuple[Job, Row, datetime]] = []
+        refused: set[int] = set()
         for job, job_id in jobs:
             row = newest.get(job_id)
             _refuse_unseen(job, row, wish)
-            if row is None or wish.generation < row["generation"]:
+            if row is None or _left(row, wish):
                 applied.note("conflicts", job.shown)
+                refused.add(job_id)
             elif same(job, row):
                 applied.note("unchanged", job.shown)
             else:
@@ -296,6 +316,7 @@ class Registration:
                 edits.append((job, row, max(now, row["from_at"], *reached)))
         if edits:
             await self._revise(connection, edits, wish, applied)
+        return refused
 
     async def _revise(
         self,
@@ -491,6 +512,26 @@ def with_days(name: str, policy: Policy, zone: str, known: Mapping[str, Row]) ->
 def same(job: Job, row: Row) -> bool:
     """Is it promised already just so? A job that was set aside is not."""
     return bytes(row["hash"]) == job.hash and row["state"] not in _ASIDE
+
+
+def beyond(schedule: Mapping[str, Any], policy: Mapping[str, Any]) -> NewerDefinition | None:
+    """Why a stored promise is not for this version to take back, if a newer one wrote it."""
+    try:
+        load(schedule)
+        exclude = Policy.load(policy).exclude
+        if exclude is not None:
+            load(exclude)
+    except NewerDefinition as error:
+        return error
+    except Exception:  # spoiled: an edit mends it
+        return None
+    return None
+
+
+def _left(row: Row, wish: Wish) -> bool:
+    """Is the newest promise, read under its lock, for a later deploy or a newer version to edit?"""
+    later = wish.generation < row["generation"]
+    return later or beyond(row["schedule"], row["definition"]["policy"]) is not None
 
 
 def forbidden(row: Row, wish: Wish) -> bool:

@@ -10,10 +10,10 @@ from datetime import datetime
 
 from duly.clock import text
 from duly.errors import Conflict
+from duly.forms import said_of
 from duly.ledger import Actor, Ledger
 from duly.planner import Plan, PlannedSpan, Rule, Standing
 from duly.postgres import Connection
-from duly.zonedata import newer
 
 _MOST = 10_000
 _EDIT = "edit the job, or delete the stray rows of duly.runs or duly.spans, and release it then"
@@ -31,7 +31,7 @@ async def lost(ledger: Ledger, connection: Connection, job: str, job_id: int, un
         raise Conflict(f"job {job!r} cannot be read: {broken[0][1]}", hint=_EDIT)
     [standing] = standings
     if standing.foreign:
-        raise newer(f"job {job!r}")
+        raise said_of(f"job {job!r}", standing.foreign)
     until = min(until, standing.now)
     rows = await ledger.database.rows(
         connection, "records", "tiles_beyond", job_id=job_id, after=standing.cursor_at, limit=_MOST

@@ -14,6 +14,7 @@ from datetime import datetime
 from duly.catalog import Catalog
 from duly.clock import first_of
 from duly.decisions import FOREVER, LANE, Decider, LocalWorker, Standpoint
+from duly.foreign import LOOK
 from duly.leases import Leadership, Term
 from duly.ledger import BEGINNING, Ledger
 from duly.mechanisms import Leader, Mechanism
@@ -105,8 +106,7 @@ class Scheduler:
         decided = 0
         for mechanism in (self._mechanism, *self._seats(terms)):
             decided += await self._serve(mechanism, now, oldest)
-        # What is due and was not ours is locked by another scheduler, which is deciding it: do not spin.
-        return Turn(decided=decided, wait=0.0 if decided else 0.01)
+        return Turn(decided=decided, wait=0.0 if decided else self._idle(now, ahead))
 
     def _seats(self, terms: Sequence[Term]) -> list[Mechanism]:
         """A seat for each lease that this process holds."""
@@ -122,6 +122,10 @@ class Scheduler:
         if oldest <= behind and decided < batch:
             decided += await decide(mechanism, after=BEGINNING, until=behind, limit=CATCH_UP_BATCH)
         return decided
+
+    def _idle(self, now: datetime, ahead: datetime | None) -> float:
+        """What is due and was not ours is being decided by another scheduler, or is for one to come: do not spin."""
+        return min(self._until(now, ahead), LOOK) if self._decider.foreign.waiting() else 0.01
 
     def _until(self, now: datetime, ahead: datetime | None) -> float:
         if ahead is None:

@@ -8,6 +8,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from duly.errors import DefinitionError
+from duly.forms import known_keys, known_words
 
 SHELL = "!shell"
 HTTP = "!http"
@@ -27,6 +28,14 @@ _TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _OWN = frozenset({"host", "content-length", "transfer-encoding", "connection"})
 
 
+KEYS: Mapping[str, frozenset[str]] = {
+    "python": frozenset({"kind", "name"}),
+    "shell": frozenset({"kind", "command", "env", "cwd", "user", "stdin", "output_limit", "ok_codes"}),
+    "http": frozenset({"kind", "url", "method", "headers", "body", "expect", "output_limit"}),
+}
+"""What is said of each kind of task."""
+
+
 def name_of(task: Mapping[str, Any]) -> str:
     """What a worker must know to run it: the name of a Python task, or the mark of one that needs no code."""
     return {"shell": SHELL, "http": HTTP}.get(str(task["kind"])) or str(task["name"])
@@ -35,6 +44,12 @@ def name_of(task: Mapping[str, Any]) -> str:
 def python_task(name: str) -> dict[str, Any]:
     """A Python function that workers know by this name."""
     return {"kind": "python", "name": name}
+
+
+def refuse_newer(task: Mapping[str, Any]) -> None:
+    """Raise NewerDefinition for a task that only a newer version can run; of a spoiled one what reading it raises."""
+    known_words("its task", task, {"kind": KEYS})
+    known_keys("its task", task, KEYS[task["kind"]])
 
 
 def shell_task(

@@ -34,6 +34,7 @@ EVENTS: Mapping[str, str] = {
     "timed_out": "an attempt ran out of its time",
     "asleep": "an attempt ended because its run sleeps or waits; it goes on later",
     "parked": "a job or a run waits for a person",
+    "left": "a job is for other processes to decide: this one cannot read it",
     "clock": "this process's clock, or time itself, is not the usual one",
     "database_lost": "the database does not answer",
     "database_back": "the database answers again",

@@ -9,7 +9,8 @@ from typing import Any
 from psycopg.types.json import Jsonb
 
 from duly import crash
-from duly.errors import Conflict
+from duly.errors import Conflict, NewerDefinition
+from duly.forms import said_of
 from duly.jobs import Policy
 from duly.ledger import Ledger, run_id
 from duly.postgres import Connection, Row
@@ -29,7 +30,8 @@ async def trigger(
 ) -> tuple[datetime, bool]:
     """The instant of the run that ``key`` stands for, and whether this call made it.
 
-    Raises Conflict, busy, where the job's overlap leaves no place for it.
+    Raises Conflict, busy, where the job's overlap leaves no place for it, and NewerDefinition where a newer version
+    wrote what it answers.
     """
     database = ledger.database
     place = await database.row(connection, "edits", "place", job_id=job_id)
@@ -37,7 +39,10 @@ async def trigger(
     if known is not None:
         return known["scheduled_at"], False
     assert place is not None
-    policy = await ledger.newest_policy(connection, job_id, place["newest_revision"])
+    try:
+        policy = await ledger.newest_policy(connection, job_id, place["newest_revision"])
+    except NewerDefinition as error:
+        raise said_of(f"job {name!r}", error) from None
     busy = policy.exclusive and place["live_at"] is not None
     await _refuse_when_busy(ledger, connection, job_id, name, policy, place if busy else None)
     now = await database.now(connection)

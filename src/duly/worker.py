@@ -29,6 +29,7 @@ from duly.completions import (
     words_of,
 )
 from duly.decisions import Standpoint
+from duly.errors import NewerDefinition
 from duly.executors import Ending
 from duly.executors.in_process import Task, Threads
 from duly.executors.shell import TERM_GRACE
@@ -340,15 +341,7 @@ class Worker:
         generation, worker = self._generation, self._identity()
         claimed: list[Claimed] = []
         try:
-            async with self._ledger.database.transaction("begin_claim") as connection:
-                found = await self._ledger.claim(
-                    connection, worker, queues=self._next_queues(), tasks=self._known, limit=limit
-                )
-                if found:
-                    crash.point("claim.recorded")
-            if found:
-                crash.point("claim.committed")
-            claimed = found  # only a commit that was answered: what another one claimed is adopted later
+            claimed = await self._ready(worker, limit)
         finally:
             self._places.give_back(limit - len(claimed))
         self._crowded = len(claimed) == limit
@@ -356,6 +349,24 @@ class Worker:
         for one in claimed:
             self._begin(one, worker, generation)
         return len(claimed), limit
+
+    async def _ready(self, worker: UUID, limit: int) -> list[Claimed]:
+        """What was claimed by a commit that was answered: what another one claimed is adopted later.
+
+        A claim that met what only a newer version can read is undone whole, and that is not asked for again.
+        """
+        queues = self._next_queues()
+        while True:
+            with suppress(NewerDefinition):
+                async with self._ledger.database.transaction("begin_claim") as connection:
+                    found = await self._ledger.claim(
+                        connection, worker, queues=queues, tasks=self._known, limit=limit
+                    )
+                    if found:
+                        crash.point("claim.recorded")
+                if found:
+                    crash.point("claim.committed")
+                return found
 
     async def _waking(self) -> float:
         """Make retries ready whose instant has come, by the database's clock; seconds until the next one."""

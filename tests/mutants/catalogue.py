@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from tests.mutants.mutant import ROOT, Mutant
 from tests.mutants.mutant import mutant as _m
 from tests.mutants.of_connections import OF_CONNECTIONS
+from tests.mutants.of_deploys import OF_DEPLOYS
 from tests.mutants.of_edits import OF_EDITS
 from tests.mutants.of_faults import OF_FAULTS
 from tests.mutants.of_order import OF_ORDER
@@ -269,7 +270,7 @@ MUTANTS: Sequence[Mutant] = (
     ),
     _m(
         "one job that cannot be read stops the others",
-        "ledger.py",
+        "standings.py",
         f"{PROMISES}/test_runs.py::test_one_bad_job_never_stops_another",
         ("                broken.append((one.job_id, error))\n", "                raise error\n"),
     ),
@@ -302,7 +303,7 @@ MUTANTS: Sequence[Mutant] = (
         f"{PROMISES}/test_edits.py::test_an_older_deploy_never_overwrites_a_newer_one",
         ('    return wish.generation < row["generation"] or (\n', "    return (\n"),
         (
-            '            if row is None or wish.generation < row["generation"]:\n',
+            "            if row is None or _left(row, wish):\n",
             "            if row is None:\n",
         ),
     ),
@@ -589,5 +590,6 @@ MUTANTS: Sequence[Mutant] = (
     *OF_ORDER,
     *OF_EDITS,
     *OF_CONNECTIONS,
+    *OF_DEPLOYS,
     *OF_FAULTS,
 )

@@ -36,7 +36,7 @@ OF_PEOPLE: Sequence[Mutant] = (
     ),
     _m(
         "a pause is forgotten once its boundary was stepped over",
-        "ledger.py",
+        "standings.py",
         f"{PAUSE}::test_a_pause_ends_at_its_instant_though_nobody_is_up_then",
         ('or one.row["amended"]', 'or (one.row["amended"] and False)'),
     ),

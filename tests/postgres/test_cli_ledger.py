@@ -97,8 +97,9 @@ def test_an_older_generation_is_told_no(call: Call) -> None:
     assert (code, sorted(done["conflicts"]), err) == (1, ["greet", "nightly", "tick"], "")
     words = ("jobs", "apply", "--app", "jobs.py", "--generation", "4")
     lines = call(*words, json_wanted=False)[1].splitlines()
-    assert sorted(lines[:3])[0] == "kept by a higher generation, another owner or newer zone data: greet"
-    assert lines[3:] == ["3 kept by a higher generation, another owner or newer zone data"]
+    kept = "kept by a higher generation, another owner, newer zone data or a newer version"
+    assert sorted(lines[:3])[0] == f"{kept}: greet"
+    assert lines[3:] == [f"3 {kept}"]
 
 
 def test_what_is_owed_is_listed_with_its_reason(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,8 @@ ROUNDS = 3
 
 async def pages(shop: Workshop, worker: UUID) -> int:
     """How many pages of the database one claim of a hundred looks at; nothing is claimed in the end."""
-    given = {"worker": worker, "queues": ["default"], "tasks": list(shop.tasks), "limit": 100}
+    unread = {"unread_schedules": [], "unread_policies": []}
+    given = {"worker": worker, "queues": ["default"], "tasks": list(shop.tasks), "limit": 100, **unread}
     claim = f"explain (analyze, buffers, format json) {statements('ledger')['claim']}"
     async with shop.database.connection() as connection, connection.transaction(force_rollback=True):
         [row] = await (await connection.execute(claim, shop.database.given(given), binary=True)).fetchall()

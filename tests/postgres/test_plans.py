@@ -69,7 +69,8 @@ async def test_the_worker_claims_ready_runs_by_index_without_a_sort(
 ) -> None:
     """Ready runs come in the order of the index of their queue, one branch a queue, and are updated by key."""
     given = {"worker": uuid4(), "queues": ["default", "mail"], "tasks": ["t", "!shell"], "limit": 100}
-    plan = await plan_of(database, crowded, "claim", **given)
+    unread = {"unread_schedules": [10_000], "unread_policies": [10_000]}
+    plan = await plan_of(database, crowded, "claim", **given, **unread)
     assert "LockRows" in plan
     assert "priority_available_at_job_id_idx" in plan or "runs_ready" in plan, plan
     assert not SORT.search(plan), plan
@@ -162,7 +163,8 @@ async def test_the_order_within_a_job_costs_the_same_behind_a_long_backlog(datab
     worker = await shop.enter()
     able: dict[str, Any] = {"worker": worker, "queues": ["default"], "tasks": ["job"]}
     async with database.transaction("begin_claim") as connection:
-        assert await touched(database, connection, "claim", {**able, "limit": 1}) < 100
+        asked = {**able, "limit": 1, "unread_schedules": [], "unread_policies": []}
+        assert await touched(database, connection, "claim", asked) < 100
     async with database.transaction() as connection:
         due = await shop.ledger.due(connection, until=FOREVER, limit=1)
         [standing], _ = await shop.ledger.standings(connection, due)

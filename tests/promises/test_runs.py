@@ -294,7 +294,7 @@ BROKEN = {
     "an expression that cannot be read": ("schedules", """definition || '{"expr": "61 25 * * *"}'"""),
     "a definition of the wrong type": ("schedules", "'[1, 2]'"),
     "answers of the wrong type": ("policies", "'[1, 2]'"),
-    "an answer that no version knew": ("policies", """definition || '{"mood": "good"}'"""),
+    "an answer that is missing": ("policies", "definition - 'backoff'"),
 }
 
 
@@ -375,7 +375,7 @@ async def test_an_edit_of_a_broken_job_closes_its_part_as_poisoned(laboratory: O
     remember(mended, "bad", "*/2 * * * *", catchup="all")
     async with laboratory(app, at=NOON) as t:
         [kept] = await rows(t, "select id, definition from duly.schedules")
-        await rows(t, """update duly.schedules set definition = '{"kind": "unheard-of"}'""")
+        await rows(t, """update duly.schedules set definition = '{"kind": "cron"}'""")
         await t.advance(by="3m")
         await t.edit(mended)
         await t.advance(by="3m")

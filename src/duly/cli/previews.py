@@ -160,7 +160,7 @@ _DONE = {
     "edited": "edited",
     "unchanged": "unchanged",
     "removed": "removed",
-    "conflicts": "kept by a higher generation, another owner or newer zone data",
+    "conflicts": "kept by a higher generation, another owner, newer zone data or a newer version",
     "absent": "not declared, and kept for its grace",
 }
 

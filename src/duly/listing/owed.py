@@ -7,6 +7,8 @@ from datetime import datetime
 from typing import Any
 
 from duly.clock import text
+from duly.errors import DefinitionError, NewerDefinition
+from duly.jobs import Policy
 from duly.listing.promises import readable
 from duly.postgres import Row
 from duly.records import run_id
@@ -43,8 +45,11 @@ def owed_reason(row: Row, alive: Row, lack: Lack | None) -> str:
     if still is not None:
         return still
     try:
+        Policy.load(row["policy"])
         return _undecided(row, alive, lack)
-    except (AttributeError, KeyError, TypeError):
+    except NewerDefinition as error:
+        return f"left to a process of that version: {error.message}"
+    except (AttributeError, KeyError, TypeError, DefinitionError):
         return "what it answers cannot be read"
 
 

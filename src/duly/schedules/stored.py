@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import date, datetime
-from typing import Any, NoReturn
+from typing import Any, NoReturn, get_args
 
 from duly.clock import parse as read_instant
 from duly.errors import ScheduleError
+from duly.forms import known_keys, known_words, written_later
 from duly.schedules.base import DEPTH, PARTS, Schedule, micros
-from duly.schedules.calendar import Calendar, every_calendar
+from duly.schedules.calendar import Calendar, Overflow, Unit, every_calendar
 from duly.schedules.combined import Bounded, Difference, Limited, Union, bounded, difference, limited, union
 from duly.schedules.cron import Cron, cron, placed_from
 from duly.schedules.days import MOST_DAYS, Days, days
+from duly.schedules.expression import LAYOUTS
 from duly.schedules.interval import Interval, every
 from duly.schedules.listed import MOST_INSTANTS, Instants, Never, Once, at_times, never
+from duly.schedules.timeline import Fold, Gap
 
 Made = Mapping[str, Any]
 
 
 def load(definition: Made) -> Schedule:
-    """The schedule that ``Schedule.definition()`` described; raises ScheduleError for anything else."""
+    """The schedule that ``Schedule.definition()`` described.
+
+    Raises NewerDefinition for what a newer version described, and ScheduleError for anything else.
+    """
     return _load(definition, 1)
 
 
@@ -29,13 +35,18 @@ def _load(definition: Made, depth: int) -> Schedule:
     if depth > DEPTH:
         _refuse(definition, f"at most {DEPTH} deep")
     kind = definition.get("kind") if isinstance(definition, Mapping) else None
-    loader = _LOADERS.get(kind) if isinstance(kind, str) else None
-    if loader is None:
+    if not isinstance(kind, str):
         _refuse(definition, f"one of the kinds {', '.join(_LOADERS)}")
+    if kind not in _LOADERS:
+        raise written_later(f"its schedule is of the kind {kind!r:.40}")
+    loader, keys = _LOADERS[kind]
+    known_words(_WHAT, definition, _WORDS)
     try:
-        return loader(definition, depth + 1)
+        schedule = loader(definition, depth + 1)
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         _refuse(definition, f"complete: {error!r:.200}")
+    known_keys(_WHAT, definition, ("kind", *keys))
+    return schedule
 
 
 def _refuse(definition: object, wanted: str) -> NoReturn:
@@ -51,7 +62,7 @@ def _load_cron(made: Made, depth: int) -> Schedule:
 
 def _load_calendar(made: Made, depth: int) -> Schedule:
     return every_calendar(
-        **{_one_of(made["unit"], ("days", "weeks", "months", "years")): made["every"]},
+        **{_one_of(made["unit"], get_args(Unit)): made["every"]},
         at=made["at"],
         tz=made["zone"],
         anchor=None if made["anchor"] is None else date.fromisoformat(made["anchor"]),
@@ -101,16 +112,32 @@ def _one_of(word: Any, known: Sequence[str]) -> str:
     return str(word)
 
 
-_LOADERS: dict[str, Callable[[Made, int], Schedule]] = {
-    Cron.kind: _load_cron,
-    Calendar.kind: _load_calendar,
-    Interval.kind: lambda made, depth: every(seconds=made["seconds"], anchor=_instant(made["anchor"])),
-    Once.kind: lambda made, depth: Once(micros(read_instant(made["at"]))),
-    Instants.kind: _load_instants,
-    Days.kind: _load_days,
-    Never.kind: lambda made, depth: never(),
-    Bounded.kind: _load_bounded,
-    Limited.kind: _load_limited,
-    Union.kind: _load_union,
-    Difference.kind: _load_difference,
+_WHAT = "its schedule"
+_WORDS: Mapping[str, Collection[str]] = {
+    "dialect": LAYOUTS,
+    "gap": get_args(Gap),
+    "fold": get_args(Fold),
+    "unit": get_args(Unit),
+    "overflow": get_args(Overflow),
 }
+_Loader = Callable[[Made, int], Schedule]
+_LOADERS: Mapping[str, tuple[_Loader, Sequence[str]]] = {
+    Cron.kind: (_load_cron, ("expr", "zone", "gap", "fold", "dialect", "origin")),
+    Calendar.kind: (
+        _load_calendar,
+        ("unit", "every", "at", "zone", "anchor", "overflow", "gap", "fold"),
+    ),
+    Interval.kind: (
+        lambda made, depth: every(seconds=made["seconds"], anchor=_instant(made["anchor"])),
+        ("seconds", "anchor"),
+    ),
+    Once.kind: (lambda made, depth: Once(micros(read_instant(made["at"]))), ("at",)),
+    Instants.kind: (_load_instants, ("at",)),
+    Days.kind: (_load_days, ("dates", "zone")),
+    Never.kind: (lambda made, depth: never(), ()),
+    Bounded.kind: (_load_bounded, ("of", "start", "end")),
+    Limited.kind: (_load_limited, ("of", "limit", "after")),
+    Union.kind: (_load_union, ("of",)),
+    Difference.kind: (_load_difference, ("of", "less")),
+}
+"""How each kind is read, and the keys that it has."""

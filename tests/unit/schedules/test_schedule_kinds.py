@@ -43,7 +43,7 @@ def test_schedules_differ_exactly_when_their_definitions_do() -> None:
 
 @pytest.mark.parametrize(
     "broken",
-    [{}, {"kind": "moon"}, {"kind": ["cron"]}, {"kind": "cron"}, {"kind": "interval", "seconds": "5", "anchor": None},
+    [{}, {"kind": ["cron"]}, {"kind": "cron"}, {"kind": "interval", "seconds": "5", "anchor": None},
      {"kind": "once", "at": "yesterday"}, {"kind": "once", "at": 5},
      {"kind": "bounded", "of": {}, "start": None, "end": None},
      {"kind": "interval", "seconds": True, "anchor": None}, [], None],
