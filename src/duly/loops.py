@@ -46,6 +46,9 @@ PATIENCE = 15.0  # seconds; every transaction of the loops is bounded by the ser
 SWEEP_EVERY = 10.0
 EXPIRY_PAUSE = 0.1
 PARTITIONS_EVERY = 3600.0
+ZONES_EVERY = (
+    60.0  # a process with older zone data that is up beside this one may register by them at any time
+)
 
 REGISTERED: Mapping[str, str] = {
     "created": "created",
@@ -235,9 +238,7 @@ class Process:
                 await database.check_schema()
             if self.jobs:
                 await self._register(database)
-            adopted = await Catalog(database).adopt_zone_data(author=author())
-            for name in adopted.revised:
-                self.events.emit("registered", job=name, action="revised for newer zone data")
+            await self._adopt_zone_data(database)
             self.presence.start()
             async with database.connection() as connection:
                 jobs = await Catalog(database).count(connection)
@@ -252,6 +253,11 @@ class Process:
             time_shift=self.clock.shift,
             **({"crash": crash.armed} if crash.armed else {}),
         )
+
+    async def _adopt_zone_data(self, database: Database) -> None:
+        adopted = await Catalog(database).adopt_zone_data(author=author())
+        for name in adopted.revised:
+            self.events.emit("registered", job=name, action="revised for newer zone data")
 
     async def _register(self, database: Database) -> None:
         applied = await Catalog(database).apply(self.jobs, generation=self.generation, author=author())
@@ -379,7 +385,7 @@ class Process:
     # ------------------------------------------------------------------ housekeeping
 
     async def _keep_house(self, database: Database) -> None:
-        """Reap lost attempts, wake what was forgotten, make partitions ahead; by anybody, all the time."""
+        """Reap lost attempts, wake what was forgotten, adopt zone data, make partitions; anybody, all the time."""
         ledger = Ledger(database)
         reaper = Reaper(
             ledger,
@@ -394,7 +400,7 @@ class Process:
                 settings=self.settings,
             ),
         )
-        swept_at = made_at = self.clock.monotonic()
+        swept_at = made_at = zoned_at = self.clock.monotonic()
         expired = False
         while True:
             beat = min(self.settings.heartbeat, self.settings.worker_lease / 6)
@@ -406,6 +412,9 @@ class Process:
                 if self.clock.monotonic() - swept_at > SWEEP_EVERY:
                     swept_at = self.clock.monotonic()
                     await reaper.sweep()
+                if self.clock.monotonic() - zoned_at > ZONES_EVERY:
+                    zoned_at = self.clock.monotonic()
+                    await self._adopt_zone_data(database)
                 if self.clock.monotonic() - made_at > PARTITIONS_EVERY:
                     made_at = self.clock.monotonic()
                     await database.make_partitions()

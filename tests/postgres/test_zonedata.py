@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -11,6 +12,7 @@ from uuid import uuid4
 import pytest
 from psycopg.types.json import Jsonb
 
+from duly import loops
 from duly.audit import audit
 from duly.backfills import Asked, Backfills
 from duly.catalog import Catalog
@@ -23,7 +25,9 @@ from duly.postgres import Database
 from duly.previews import Previews
 from duly.scheduler import FOREVER
 from duly.schedules import tzdata_version
+from duly.settings import Settings
 from duly.zonedata import transitions, unchanged
+from tests.conftest import wait_until_async
 
 START = datetime(2027, 1, 5, 12, tzinfo=UTC)
 
@@ -115,6 +119,31 @@ async def test_newer_zone_data_that_differs_makes_a_revision_at_the_boundary(sta
     rows = await stage.execute("select revision, count(*) as n from duly.tiles group by revision order by 1")
     assert [row["revision"] for row in rows] == [1, 2]
     assert (await audit(stage.database)).clean
+
+
+@pytest.mark.parametrize("role", ["scheduler", "worker"])
+async def test_what_an_older_process_registers_beside_a_newer_one_is_brought_along(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, role: str
+) -> None:
+    """FH-16: each would decide by its own data, and one day would get two runs; so whoever keeps house looks again."""
+    monkeypatch.setattr(loops, "ZONES_EVERY", 0.0)
+    told: list[Mapping[str, Any]] = []
+    process = loops.Process(
+        role, url=stage.database.url, settings=Settings(heartbeat=0.1), clock=stage.clock, sink=told.append
+    )
+    await stage.execute(
+        "update duly.schedules set hash = 'made with 2020a', tzdata = '2020a',"
+        ' transitions = \'{"from": 0, "until": 1, "zones": {}}\''
+    )
+
+    async def revised() -> bool:
+        return len(await stage.execute("select revision from duly.revisions")) == 2
+
+    keeping = asyncio.create_task(process._keep_house(stage.database))
+    await wait_until_async(revised)
+    keeping.cancel()
+    await asyncio.gather(keeping, return_exceptions=True)
+    assert [(one["job"], one["action"]) for one in told] == [("sales", "revised for newer zone data")]
 
 
 async def test_a_job_that_is_removed_while_zone_data_is_read_anew_stays_removed(
