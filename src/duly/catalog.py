@@ -198,10 +198,20 @@ class Catalog:
                         transitions=Jsonb(carried(row["transitions"], row["definition"], now)),
                     )
                     done.adopted.append(row["id"])
-        for row in older:
-            if row["id"] not in done.adopted:
-                await self._revise(row, done, author)
+        for row in await self._still_promised([row for row in older if row["id"] not in done.adopted]):
+            await self._revise(row, done, author)
         return done
+
+    async def _still_promised(self, schedules: Sequence[Row]) -> list[Row]:
+        """Those that some job's newest promise is on: the others stay for what was decided under them."""
+        if not schedules:
+            return []
+        async with self.database.connection() as connection:
+            rows = await self.database.rows(
+                connection, "catalog", "still_promised", ids=[row["id"] for row in schedules]
+            )
+        promised = {row["schedule_id"] for row in rows}
+        return [row for row in schedules if row["id"] in promised]
 
     async def _revise(self, schedule: Row, done: ZoneData, author: str) -> None:
         after = 0

@@ -244,6 +244,14 @@ update duly.schedules
  where schedules.id = %(id)s::bigint
    and schedules.tzdata < %(tzdata)s::text
 
+-- name: still_promised
+-- Those of these schedules that the newest promise of any job is on.
+select distinct revisions.schedule_id
+  from duly.cursors
+  join duly.jobs on jobs.id = cursors.job_id and jobs.state <> 'removed'
+  join duly.revisions on revisions.job_id = cursors.job_id and revisions.revision = cursors.newest_revision
+ where revisions.schedule_id = any(%(ids)b::bigint[])
+
 -- name: jobs_on
 -- Jobs whose newest promise is on this schedule.
 select jobs.id, jobs.namespace, jobs.name, jobs.generation, revisions.policy_id, revisions.args, revisions.definition,
