@@ -79,6 +79,8 @@ class Calendars:
                 f"calendar {name!r} has {len(wanted):,} days; 1 to {MOST_DAYS:,} can be kept"
             )
         async with self.database.transaction("begin_long") as connection:
+            if not dry_run:
+                await self.database.rows(connection, "catalog", "await_registrations", name=name)
             newest = await self.database.row(connection, "catalog", "calendars", names=[name])
             before = newest["dates"] if newest else []
             version = newest["version"] if newest else 0
@@ -143,6 +145,7 @@ class Calendars:
         """One boundary: the same promise with the days of the newest version."""
         async with self.database.transaction() as connection:
             places = await self.ledger.boundary_lock(connection, [job_id])
+            await self.database.rows(connection, "catalog", "hold_calendars", names=[name])
             found = await self.database.rows(connection, "catalog", "newest", job_ids=[job_id])
             if not found or found[0]["definition"]["policy"].get("calendar") != name:
                 return False  # removed, or edited meanwhile

@@ -93,6 +93,8 @@ class Catalog:
         for batch in _batches(jobs, BATCH):
             names.refuse_doubles(batch)
             async with self.database.transaction("begin_long") as connection:
+                if not dry_run:
+                    await self._hold_calendars(connection, batch)
                 ids = await self._registration.batch(connection, batch, wish, applied)
                 if not prune and not dry_run:
                     await self.database.rows(connection, "catalog", "note_present", job_ids=list(ids))
@@ -147,6 +149,7 @@ class Catalog:
     async def create(self, connection: Connection, job: Job, *, author: str) -> bool:
         """Make a new job, or find that it is there already just so; False when it is there and differs."""
         applied = Applied()
+        await self._hold_calendars(connection, [job])
         await self._registration.batch(connection, [job], Wish(author=author, fresh=True), applied)
         return not applied.conflicts
 
@@ -170,8 +173,16 @@ class Catalog:
                 generation=newest["generation"],
                 seen=seen or (newest["id"], newest["revision"]),
             )
-            await self._registration.batch(connection, [change(newest)], wish, applied)
+            wanted = change(newest)
+            await self._hold_calendars(connection, [wanted])
+            await self._registration.batch(connection, [wanted], wish, applied)
         return applied
+
+    async def _hold_calendars(self, connection: Connection, jobs: Iterable[Job]) -> None:
+        """Let nobody import the calendars of these jobs meanwhile: an import finds the jobs that are there by then."""
+        names = sorted({job.policy.calendar for job in jobs if job.policy.calendar is not None})
+        if names:
+            await self.database.rows(connection, "catalog", "hold_calendars", names=names)
 
     # ------------------------------------------------------------------ zone data
 

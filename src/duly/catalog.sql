@@ -395,6 +395,24 @@ select distinct on (calendars.name) calendars.name, calendars.version, calendars
  where calendars.name = any(%(names)s::text[])
  order by calendars.name, calendars.version desc
 
+-- name: hold_calendars
+-- Lets nobody import these calendars before this transaction ends: an import looks for the jobs that are attached, and sees
+-- none that is being registered with the days from before. The first version of each stands for all of them.
+select calendars.name
+  from duly.calendars
+ where calendars.name = any(%(names)s::text[])
+   and calendars.version = 1
+ order by calendars.name
+   for share
+
+-- name: await_registrations
+-- Waits for those who register jobs with this calendar, and keeps others waiting until the newer version is there.
+select calendars.name
+  from duly.calendars
+ where calendars.name = %(name)s::text
+   and calendars.version = 1
+   for no key update
+
 -- name: add_calendar
 insert into duly.calendars (name, version, dates, source, author, at)
 values (%(name)s::text, %(version)s::integer, %(dates)s::date[], %(source)s::text, %(author)s::text, %(now)s::timestamptz)

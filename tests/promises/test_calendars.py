@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import date
 from typing import Any
 
 import pytest
 
+from conftest import wait_until_async
 from duly import DefinitionError, Duly, Run, cron
-from duly.calendars import Calendars
+from duly.calendars import Calendars, Imported
 from promises.stage import Open, at, remember, rows, told
 
 BEGIN = "2027-03-25T12:00:00Z"
@@ -109,6 +111,33 @@ async def test_a_calendar_and_an_exclusion_and_a_skip_go_together(laboratory: Op
             found = await t.client.explain("job", f"2027-03-{day}T10:30:00Z")
             assert (found["cause"], found["span"]["author"]) == ("excluded", "lab")
             assert said in found["text"]
+
+
+async def test_an_import_reaches_also_a_job_that_is_being_registered(
+    laboratory: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It begins when the days of the version before have been read, and ends before the job is there for others."""
+    async with laboratory(Duly(), at=BEGIN) as t:
+        await t.client.put_calendar("holidays", EASTER[:1])
+        importing: list[asyncio.Task[Imported]] = []
+        registration = t.catalog._registration
+        read = registration.days_of
+
+        async def over_or_waiting() -> bool:
+            asked = "select pid from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()"
+            return importing[0].done() or bool(await rows(t, asked))
+
+        async def read_before(*given: Any) -> Any:
+            found = await read(*given)
+            importing.append(asyncio.create_task(t.client.put_calendar("holidays", EASTER)))
+            await wait_until_async(over_or_waiting)
+            return found
+
+        monkeypatch.setattr(registration, "days_of", read_before)
+        await t.catalog.apply(attached()[0].declared(), author="test")
+        assert (await importing[0]).jobs == ["job"]
+        ahead = await t.client.explain("job", "2027-03-28T10:30:00Z")
+        assert "excluded by calendar holidays, version 2" in ahead["text"]
 
 
 async def test_a_calendar_that_is_not_there_is_refused_and_an_edit_may_leave_one(laboratory: Open) -> None:
