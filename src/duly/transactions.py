@@ -341,6 +341,11 @@ async def ends(hand: Hand, whose: str) -> None:
             f"a statement in the transaction of {whose} failed, so nothing of it can be committed",
             hint="write what may fail within `conn.transaction()`, which is a savepoint here",
         )
+    if hand.connection.info.pipeline_status != PipelineStatus.OFF:
+        raise RunError(
+            f"the task of {whose} left a pipeline open, so nobody knows what became of its statements",
+            hint="enter it by `with conn.pipeline()` within the block",
+        )
     over = status == TransactionStatus.IDLE
     if over or not (await hand.rows("transactions", "ends", {}))[0]["whole"]:
         raise RunError(
@@ -473,13 +478,21 @@ async def _living(
     while True:
         hand.connection = await draw(until - time.monotonic())
         try:
-            return await ask(hand.connection)
+            await ask(hand.connection)
+            return _as_made(hand.connection)
         except psycopg.Error:
             await hand.give()
         except BaseException:
             await hand.give()
             raise
         await hand.pause(PAUSE)
+
+
+def _as_made(connection: Any) -> None:
+    """What a task set on a connection object was for that task alone."""
+    connection.row_factory, connection.prepare_threshold = tuple_row, None
+    waits = isinstance(connection, psycopg.AsyncConnection)
+    connection.cursor_factory = psycopg.AsyncCursor if waits else psycopg.Cursor
 
 
 class _Waiting:
@@ -520,7 +533,7 @@ class _Waiting:
         await to_its_end(work)
 
     async def rows(self, room: str, name: str, given: Mapping[str, object]) -> list[Row]:
-        cursor = self.connection.cursor(row_factory=dict_row)
+        cursor = psycopg.AsyncCursor(self.connection, row_factory=dict_row)
         with self._bound():
             await cursor.execute(statements(room)[name], self._database.given(given), binary=True)
             return await cursor.fetchall() if cursor.description else []
@@ -574,10 +587,10 @@ class _Blocking:
         await work
 
     async def rows(self, room: str, name: str, given: Mapping[str, object]) -> list[Row]:
-        cursor = self.connection.cursor(row_factory=dict_row)
+        cursor = psycopg.Cursor(self.connection, row_factory=dict_row)
         with self._bound():
             cursor.execute(statements(room)[name], self._database.given(given), binary=True)
-            return cast("list[Row]", cursor.fetchall()) if cursor.description else []
+            return cursor.fetchall() if cursor.description else []
 
     def _bound(self) -> AbstractContextManager[None]:
         return OVERDUE.within(_SILENCE, self.connection)

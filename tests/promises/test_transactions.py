@@ -11,6 +11,7 @@ from uuid import UUID
 
 import psycopg
 import pytest
+from psycopg.rows import dict_row
 
 from conftest import wait_until_async
 from duly.errors import Fenced, NotJSON, RunError
@@ -343,6 +344,28 @@ async def test_the_end_of_the_run_is_the_blocks_end_alone(shop: Workshop) -> Non
     run = await shop.run("transfer")
     assert (run["state"], run["error"]) == ("succeeded", None)
     assert len(await effects(shop)) == 1
+
+
+@pytest.mark.parametrize("plain", [False, True])
+async def test_what_a_task_sets_on_the_connection_is_its_own(shop: Workshop, plain: bool) -> None:
+    """The way it reads rows and sends statements: neither its completion nor the next task is met by that."""
+    rows: list[Any] = []
+
+    async def waiting(run: Run) -> None:
+        async with run.transaction() as connection:
+            rows.append(await (await connection.execute("select 1 as one")).fetchone())
+            connection.row_factory, connection.cursor_factory = dict_row, psycopg.AsyncClientCursor
+
+    def blocking(run: Run) -> None:
+        with run.transaction() as connection:
+            rows.append(connection.execute("select 1 as one").fetchone())
+            connection.row_factory, connection.cursor_factory = dict_row, psycopg.ClientCursor
+
+    await shop.job("transfer", blocking if plain else waiting)
+    await shop.ready("transfer", 2)
+    async with working(await shop.worker(concurrency=1)):
+        await shop.in_state("transfer", "succeeded")
+    assert rows == [(1,), (1,)]
 
 
 async def ended_by_hand(run: Run, word: LiteralString) -> None:
