@@ -13,7 +13,7 @@ from duly.planner import Plan, Rule, Standing, decide
 
 _TICK = timedelta(microseconds=1)
 _STEPS = 1000
-"""How often the planner is asked about one revision."""
+"""How often the planner is asked about one job at most; then there are more runs than anybody reads."""
 
 
 def runs_of(standing: Standing) -> int:
@@ -21,60 +21,48 @@ def runs_of(standing: Standing) -> int:
 
     A pause that is not over counts as if it ended now, and so does a run that is live.
     """
-    found, at = 0, _known(standing)
-    for rule in standing.rules:
-        horizon = min(rule.until_at or standing.now, standing.now)
-        made, at = _under(replace(rule, until_at=horizon), at, horizon)
-        found += made
-        at = replace(at, cursor_at=max(at.cursor_at, horizon))
-    return found
+    made, at = 0, _up_to_now(standing)
+    for _ in range(_STEPS):
+        rule = at.rules[0]
+        horizon = rule.until_at or at.now
+        if rule.within(at.cursor_at, horizon) is None or _each(rule, at):
+            made += _count(rule, _young(rule, at), horizon) if _each(rule, at) else 0
+            if len(at.rules) == 1:
+                return made
+            at = replace(at, rules=at.rules[1:], cursor_at=max(at.cursor_at, horizon))
+        else:
+            plan = decide(at)
+            made += len(plan.runs)
+            at = _ended(plan)
+    return made
 
 
-def _known(standing: Standing) -> Standing:
-    """The same, whoever may decide it."""
+def _up_to_now(standing: Standing) -> Standing:
+    """The same, whoever may decide it, with nothing to come."""
+    begun = sum(rule.until_at is not None and rule.until_at < standing.now for rule in standing.rules)
+    *past, newest = standing.rules[: begun + 1]
     return Standing(
         job_id=standing.job_id,
         cursor_at=standing.cursor_at,
         now=standing.now,
-        rules=standing.rules,
+        rules=[*past, replace(newest, until_at=min(newest.until_at or standing.now, standing.now))],
         seen_at=standing.seen_at,
         busy_at=standing.busy_at,
+        left_at=standing.left_at,
         live=standing.live,
         live_caught_up=standing.live_caught_up,
         live_runs=standing.live_runs,
     )
 
 
-def _under(rule: Rule, standing: Standing, horizon: datetime) -> tuple[int, Standing]:
-    """The runs of one revision up to ``horizon``, and where the job stands then."""
-    made, at = 0, replace(standing, rules=[rule])
-    for _ in range(_STEPS):
-        if rule.within(at.cursor_at, horizon) is None:
-            break
-        busy = _busy_until(at, horizon)
-        if busy is not None and rule.policy.overlap == "queue" and not _ignored(rule):
-            made += _count(rule, at.cursor_at, busy)
-            at = replace(at, cursor_at=busy, live=False)
-        elif rule.answer == "all" and (busy is None or not rule.policy.exclusive) and not _ignored(rule):
-            return made + _count(rule, _young(rule, at), horizon), at
-        else:
-            plan = decide(at)
-            made += len(plan.runs)
-            at = _ended(plan)
-    return made, at
-
-
-def _ignored(rule: Rule) -> bool:
-    """Does nothing of this revision run, whatever its answers are?"""
-    return rule.removed or rule.poisoned
-
-
-def _busy_until(standing: Standing, horizon: datetime) -> datetime | None:
-    """Up to where what is owed fell due while the job was busy, if anything of it did."""
-    reached = max(standing.cursor_at, standing.seen_at or standing.cursor_at)
-    if standing.live and standing.busy_at is not None and standing.busy_at <= reached:
-        return horizon
-    return min(reached, horizon) if reached > standing.cursor_at else None
+def _each(rule: Rule, standing: Standing) -> bool:
+    """Is every instant a run that is young enough, so that they need only be counted?"""
+    if rule.answer != "all" or rule.removed or rule.poisoned:
+        return False
+    known = (standing.seen_at, standing.left_at)
+    if not standing.live and all(at is None or at <= standing.cursor_at for at in known):
+        return True
+    return rule.policy.window is None and rule.policy.overlap in ("queue", "allow")
 
 
 def _young(rule: Rule, standing: Standing) -> datetime:
@@ -94,16 +82,23 @@ def _count(rule: Rule, lo: datetime, hi: datetime) -> int:
 
 def _ended(plan: Plan) -> Standing:
     """Where the job stands when the runs of a plan, and those that were live, have ended at once."""
-    before = plan.standing
-    known = [at for at in (before.seen_at, plan.seen_at) if at is not None]
-    reached = max([plan.cursor_at, *known])
-    if plan.live and plan.busy_at is not None and plan.busy_at <= reached:
-        known.append(before.now)
+    before, busy_at = plan.standing, plan.busy_at
+    left_at = None if plan.live_at is not None else before.left_at
+    seen_at = max((at for at in (before.seen_at, plan.seen_at) if at is not None), default=None)
+    if plan.live:
+        reached = max(plan.cursor_at, seen_at or plan.cursor_at)
+        if busy_at is not None and busy_at > reached:
+            left_at = before.now
+        else:
+            seen_at, busy_at, left_at = before.now, None, None
+    left = next(place for place, rule in enumerate(before.rules) if rule is plan.rule)
     return replace(
         before,
+        rules=before.rules[left:],
         cursor_at=plan.cursor_at,
-        seen_at=max(known, default=None),
-        busy_at=None,
+        seen_at=seen_at,
+        busy_at=busy_at,
+        left_at=left_at,
         live=False,
         live_caught_up=0,
         live_runs=0,
