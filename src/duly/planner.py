@@ -54,8 +54,10 @@ def _punctual(standing: Standing, budget: int) -> Plan | None:
     if later or rule.punctual is None or budget <= 0 or standing.foreign:
         return None
     cursor_at, now, policy = standing.cursor_at, standing.now, rule.policy
-    known = (standing.seen_at, standing.left_at)
-    if standing.live or any(at is not None and at > cursor_at for at in known):
+    seen_at, left_at = standing.seen_at, standing.left_at
+    if standing.live or (seen_at is not None and seen_at > cursor_at):
+        return None
+    if left_at is not None and left_at > cursor_at:
         return None
     if policy.max_running is not None and standing.live_runs >= policy.max_running:
         return None

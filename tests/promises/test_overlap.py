@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from duly import Backoff, Conflict, Duly, every
@@ -305,9 +307,9 @@ APART = {
 }
 
 
-@pytest.mark.parametrize("grace", [60, 3600])
+@pytest.mark.parametrize(("grace", "mechanism"), [(60, "database"), (3600, "leader"), (60, "durable")])
 async def test_each_answer_keeps_what_fell_due_behind_a_manual_run_apart_from_what_was_due_before(
-    laboratory: Open, grace: int
+    laboratory: Open, grace: int, mechanism: str
 ) -> None:
     """Nobody had decided 12:01 when the run began: that is a question of catch-up, what falls due later one of overlap.
 
@@ -315,10 +317,12 @@ async def test_each_answer_keeps_what_fell_due_behind_a_manual_run_apart_from_wh
     """
     app = Duly()
     for catchup, overlap, *window in APART:
-        more = {"catchup_window": window[0]} if window else {}
+        more: dict[str, Any] = {"catchup_window": window[0]} if window else {}
         more |= {"cancel_grace": "12h"} if overlap == "cancel" else {}
         name = "-".join((catchup, overlap, *window))
-        remember(app, name, "* * * * *", catchup=catchup, overlap=overlap, grace=grace, **more)
+        remember(
+            app, name, "* * * * *", catchup=catchup, overlap=overlap, grace=grace, mechanism=mechanism, **more
+        )
     async with laboratory(app, at="2027-01-05T12:00:30Z") as t:
         hand = await Hand(t).enter()
         await t.advance(by=35, scheduler=False, worker=False)
