@@ -99,7 +99,7 @@ class Skips:
         if due is None or newest is None or newest["state"] in ("held", "poisoned"):
             return
         standings, _ = await ledger.standings(connection, [due])
-        for standing in standings:
+        for standing in (one for one in standings if not one.foreign):
             plan = leave(standing)
             plan.due_at = min(at, standing.due_at or at)
             plan.wake_at = standing.now
