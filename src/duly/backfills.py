@@ -18,10 +18,12 @@ from typing import Any
 from duly import listing, stops
 from duly.clock import text
 from duly.errors import Conflict, DefinitionError
+from duly.forms import said_of
 from duly.jobs import Policy
 from duly.ledger import Ledger
 from duly.postgres import Connection, Database, Row
 from duly.records import Actor, key_of, run_id
+from duly.registration import beyond
 from duly.schedules import Schedule, load
 from duly.states import CAUSES
 from duly.zonedata import is_newer, newer
@@ -161,7 +163,7 @@ class Backfills:
         """Make the runs that may start now, and say what became of the instants up to them.
 
         ``done`` remembers how far it is and is brought up to date. Raises NotFound, and Conflict for a job that
-        was removed meanwhile, or whose instants were made with newer zone data than this process has.
+        was removed meanwhile, or whose instants a newer version or newer zone data than this process has made.
         """
         async with self.database.transaction("begin_long") as connection:
             lines = await self._step(connection, done, actor)
@@ -225,6 +227,8 @@ class Backfills:
         )
         if any(row["tzdata"] is not None and is_newer(row["tzdata"]) for row in revisions):
             raise newer(f"job {asked.job!r}")
+        if why := next((why for row in revisions if (why := beyond(row["schedule"], row["policy"]))), None):
+            raise said_of(f"job {asked.job!r}", why)
         live = await self.database.row(connection, "records", "live_backfills", job_id=job["id"])
         newest, size = revisions[0], _CHUNK
         if actor is None:

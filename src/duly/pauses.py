@@ -15,11 +15,12 @@ from uuid import uuid4
 from duly import restored
 from duly.clock import text
 from duly.errors import Conflict, DefinitionError, NotFound
+from duly.forms import said_of
 from duly.jobs import Catchup, Policy, catchup_word, shown
 from duly.ledger import Actor, Ledger
 from duly.listing import named, pattern, readable
 from duly.postgres import Connection, Database, Row
-from duly.registration import Registration
+from duly.registration import Registration, beyond
 from duly.schedules import Schedule, difference, load
 
 MANY = 100
@@ -151,8 +152,8 @@ class Pauses:
 
         Runs that are live go on. A job that is paused already gets the new end, if it is another one. With
         ``hold`` what falls due stays owed until somebody says at the release what is to become of it. A single
-        job that cannot be paused (ended, poisoned, held) is Conflict, among many it is named under ``refused``.
-        Raises NotFound where there is no such job, DefinitionError for an end that has passed.
+        job that cannot be paused (ended, poisoned, held) is Conflict, and one that a newer version wrote is
+        NewerDefinition where an end is given; among many these are named under ``refused``. Raises NotFound where there is no such job, DefinitionError for an end that has passed.
         """
         done = Paused(until=until)
 
@@ -161,6 +162,8 @@ class Pauses:
                 raise DefinitionError(f"the pause would end at {text(until)}, and it is {text(now)} already")
             if not hold:
                 done.refused.update({row["name"]: _HELD for row in rows if row["held"]})
+            if until is not None:
+                done.refused.update(_newer(which, rows))
             again = [
                 row for row in rows if _paused(row, now) and (row["resumes_at"], row["held"]) == (until, hold)
             ]
@@ -191,7 +194,8 @@ class Pauses:
         """These jobs go on from now; what fell into the pause is answered by ``on_resume``, by default each job's own.
 
         The answer says how many runs that starts; with ``dry_run`` nothing else happens. Raises NotFound where
-        there is no such job, DefinitionError for another word, Conflict for a single job that is held.
+        there is no such job, DefinitionError for another word, Conflict for a single job that is held, and
+        NewerDefinition for one that a newer version wrote; among many these are named under ``refused``.
         """
         answer = None if on_resume is None else catchup_word(which.name or "", on_resume)
         done = Resumed()
@@ -200,6 +204,7 @@ class Pauses:
             going = [row for row in rows if not _paused(row, now)]
             if answer is None:
                 done.refused.update({row["name"]: _HELD for row in rows if row["held"]})
+            done.refused.update(_newer(which, rows))
             meant = await self._meant(connection, which, rows, now, going, done.unchanged, done.refused)
             if not meant:
                 return
@@ -446,6 +451,18 @@ def _part(
         lo = max(lo, now - timedelta(seconds=policy.catchup_window) - _TICK)
     young = kept.count(lo, end) if lo < end else 0
     return count, word, {"all": young, "latest": min(young, 1), "none": 0}[word]
+
+
+def _newer(which: Which, rows: Sequence[Row]) -> dict[str, str]:
+    """The jobs of which this version cannot say what a pause would start, and why; raises that of a single one."""
+    found: dict[str, str] = {}
+    for row in rows:
+        why = beyond(row["schedule"], row["definition"]["policy"])
+        if why is not None and which.name is not None:
+            raise said_of(f"job {row['name']!r}", why)
+        if why is not None:
+            found[row["name"]] = why.message
+    return found
 
 
 def _still(row: Row) -> str:

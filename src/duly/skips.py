@@ -9,11 +9,13 @@ from uuid import uuid4
 
 from duly.clock import text
 from duly.errors import Conflict, NotFound
+from duly.forms import said_of
 from duly.jobs import Policy, shown
 from duly.ledger import Actor, Ledger
 from duly.listing import named
 from duly.planner import leave
 from duly.postgres import Connection, Database, Row
+from duly.registration import beyond
 from duly.schedules import difference, load
 
 MOST = 1000
@@ -133,11 +135,13 @@ class Skips:
             connection, "catalog", "pauses", job_ids=[job["id"]], revisions=[0]
         )
         row = next(each for each in revisions if each["from_at"] < at or each is revisions[-1])
+        name = shown(job["namespace"], job["name"])
+        if why := beyond(row["schedule"], row["policy"]):
+            raise said_of(f"job {name!r}", why)
         schedule, policy = load(row["schedule"]), Policy.load(row["policy"])
         kept = schedule if policy.exclude is None else difference(schedule, load(policy.exclude))
         if kept.count(at - _TICK, at):
             return
         around = [str(text(each)) for each in (kept.previous(at), kept.next(at)) if each is not None]
         what = "is excluded anyway" if schedule.count(at - _TICK, at) else "is no occurrence"
-        name = shown(job["namespace"], job["name"])
         raise NotFound(f"{text(at)} {what} of job {name!r}", hint=f"near it: {', '.join(around)}")

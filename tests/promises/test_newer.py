@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from duly import Duly, NewerDefinition, foreign, listing
+from duly.backfills import Asked, Backfills
 from duly.clock import parse
 from duly.ledger import Ledger
 from duly.settings import Settings
@@ -126,6 +127,10 @@ async def test_an_older_process_does_not_edit_remove_or_run_by_hand_what_a_newer
             t.client.jobs.remove("j"),
             t.catalog.remove("j", author="older", dry_run=True),
             t.client.jobs.trigger("j", key="k"),
+            t.client.jobs.resume("j"),
+            t.client.jobs.skip("j", "2027-03-01T12:05:00Z"),
+            Backfills(t.database).preview(Asked(job="j", from_at=NOON, to_at=t.now)),
+            t.client.jobs.pause("j", until="2027-03-02T00:00:00Z"),
         ):
             with pytest.raises(NewerDefinition, match="job 'j': its policy has 'answer', which only a newer"):
                 await ask
@@ -133,6 +138,7 @@ async def test_an_older_process_does_not_edit_remove_or_run_by_hand_what_a_newer
         assert [change.action for change in planned.changes] == ["conflict"]
         owes = await listing.job(t.database, "j")
         assert (owes["owed"], "left to a process of that version" in owes["reason"]) == (2, True)
+        assert list((await t.client.jobs.resume(match="*")).refused) == ["j"]
         assert await rows(t, everything) == before
         assert await rows(t, "select owner, state from duly.jobs") == [{"owner": None, "state": "active"}]
         assert await rows(t, "select key from duly.triggers") == []
