@@ -57,6 +57,14 @@ select policies.id, policies.hash
   from duly.policies
  where policies.hash = any(%(hashes)b::bytea[])
 
+-- name: opening
+-- When new jobs of these names begin: now, and where the database's clock has gone back, not before what was decided of
+-- the removed ones that went by them, whose runs would have the same addresses.
+select greatest(duly.clock(%(at)s::timestamptz, %(shift)s::double precision), max(cursors.cursor_at)) as at
+  from unnest(%(namespaces)b::text[], %(names)b::text[]) as given (namespace, name)
+  join duly.jobs on jobs.namespace = given.namespace and jobs.name = given.name and jobs.state = 'removed'
+  join duly.cursors on cursors.job_id = jobs.id
+
 -- name: create
 -- New names become jobs; a name that somebody else made meanwhile is not returned. In one order for everybody:
 -- two registrations of the same names would otherwise wait for each other.

@@ -186,13 +186,13 @@ class Registration:
     async def _create(
         self, connection: Connection, jobs: Sequence[Job], wish: Wish, applied: Applied
     ) -> dict[tuple[str, str], int]:
-        now = await self.database.now(connection)
+        asked = {"namespaces": [job.namespace for job in jobs], "names": [job.name for job in jobs]}
+        now = (await self.database.rows(connection, "catalog", "opening", **asked))[0]["at"]
         rows = await self.database.rows(
             connection,
             "catalog",
             "create",
-            namespaces=[job.namespace for job in jobs],
-            names=[job.name for job in jobs],
+            **asked,
             sources=[job.source for job in jobs],
             owners=[wish.owner or job.owner for job in jobs],
             generation=wish.generation,

@@ -135,6 +135,22 @@ async def test_an_edit_while_the_database_s_clock_is_behind_the_cursor_is_a_boun
         assert (await told(t, "minutely"))[-3:] == ["12:10:00 run", "12:12:00 run", "12:14:00 run"]
 
 
+async def test_a_job_that_is_made_anew_while_the_database_s_clock_is_back_repeats_no_address(
+    laboratory: Open,
+) -> None:
+    """It is another job of the same name, and a run's address, its idempotency key, follows the name."""
+    app = Duly()
+    seen = remember(app, "minutely", "* * * * *", catchup="all")
+    async with laboratory(app, at=NOON) as t:
+        await t.advance(by="10m")
+        await t.catalog.remove("minutely", author="operator")
+        async with Database(t.database.url, clock=VirtualClock(t.now - timedelta(seconds=90))) as earlier:
+            made = await type(t.catalog)(earlier).apply(app.declared(), author="operator")
+            assert made.created == ["minutely"]
+        await t.advance(by="3m")
+        assert len(seen) == len({run.idempotency_key for run in seen}) == 13
+
+
 async def test_when_the_database_jumps_ahead_nobody_decides_what_fell_due_behind_a_lost_durable_run(
     laboratory: Open,
 ) -> None:
