@@ -202,7 +202,7 @@ class Memory:
                 f"run {self.run} has a step under way, and its transaction would end the run before that",
                 hint="let a step write with `run.step(fn, ..., transaction=True)`",
             )
-        if self.attempt > 1:
+        if self.attempt > 1 or self._cut:
             await self._load(hand)
             self._pass_cut()
         if self._place < len(self._entries):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -105,6 +106,35 @@ async def test_a_question_that_was_cut_is_answered_by_what_stands_and_a_resume_g
     assert 12 < number < MOST - 1, "the last one met no cut"
     effects = await shop.execute("select count(*) as rows, count(distinct name) as names from effects")
     assert effects == [{"rows": number, "names": number}]
+
+
+async def test_a_run_may_end_with_its_transaction_after_a_wait_that_was_cut(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop, cuts = Workshop(database), Cuts(monkeypatch)
+    waited: list[int] = []
+    await shop.execute("create table effects (name text)")
+
+    async def task(run: Run) -> None:
+        with suppress(*CUT):
+            await run.wait_for("go")
+        waited.append(cuts.passed)
+        cuts.at = 0
+        async with run.transaction() as conn:
+            await write(conn, run.job)
+
+    for number in range(1, MOST):
+        name = f"job-{number}"
+        await shop.job(name, task)
+        await shop.ready(name)
+        await signals.send(database, f"{name}@2026-01-05T12:01:00Z", "go", number, key="go", sender="test")
+        cuts.arm(number, answered=True)
+        await (await shop.worker()).turn()
+        run = await shop.run(name)
+        assert (run["state"], run["attempt"]) == ("succeeded", 1), (number, run["error"])
+        if waited[-1] < number:
+            break
+    assert 4 < number < MOST - 1
 
 
 async def test_a_keyed_step_that_was_cut_after_its_commit_is_not_done_again_later(
