@@ -160,7 +160,9 @@ class Run:
         first, and what it writes through that is committed with the step, once or not at all.
 
         Steps are known by the order in which they are asked for and by the function's name; ``key`` tells several
-        of one name apart, such as the number of a customer, and is used once in a run.
+        of one name apart, such as the number of a customer, and is used once in a run. A step that a timeout of the
+        task's own has cut is asked for again by its key, and gives what was kept, if it was; a task that goes on to
+        something else meets a TimeoutError at its place when the run is resumed.
 
         Raises what the function raises, NotJSON, TooLarge, StepMismatch when the history has another step at this
         place, HistoryTooLarge, Fenced when this attempt has lost its run.
