@@ -134,6 +134,7 @@ class Effects:
         self._claimed = claimed
         self._worker = worker
         self._result: Any = None
+        self._before: Any = None
 
     @property
     def run(self) -> str:
@@ -166,7 +167,13 @@ class Effects:
                 f"run {self.run} has one transaction, whose end is the run's end",
                 hint="write everything in one block; nested parts are `conn.transaction()`",
             )
-        self.busy = True
+        self.busy, self._before = True, self._result
+
+    def leave(self) -> None:
+        """The block is over: what was given in it counts if it was committed."""
+        self.busy, self._lent = False, None
+        if self.finished is None:
+            self._result = self._before
 
     def fenced(self) -> Fenced:
         """What is raised for an attempt that may not commit any more."""
@@ -214,10 +221,6 @@ def _listens(hand: Hand) -> bool:
     return within and info.pipeline_status == PipelineStatus.OFF
 
 
-async def _unchecked(hand: Hand) -> None:
-    """Nobody has anything against it."""
-
-
 class Block(AbstractAsyncContextManager[Asynchronous], AbstractContextManager[Synchronous]):
     """``async with`` in an ``async def`` task, ``with`` in a plain one; entered once.
 
@@ -226,7 +229,7 @@ class Block(AbstractAsyncContextManager[Asynchronous], AbstractContextManager[Sy
 
     def __init__(self, effects: Effects, idle: float, check: Check | None) -> None:
         self._effects = effects
-        self._check = check or _unchecked
+        self._check = check
         self._bounds = _bounds(idle)
         self._hand: Hand | None = None
 
@@ -234,7 +237,8 @@ class Block(AbstractAsyncContextManager[Asynchronous], AbstractContextManager[Sy
         self._effects.begin()
         try:
             self._hand = self._effects.hand = await waiting_hand(self._effects.tills)
-            await self._check(self._hand)
+            if self._check is not None:
+                await self._check(self._hand)
             await _begin(self._hand, self._bounds)
             self._effects.lend(self._hand)
         except BaseException:
@@ -256,7 +260,8 @@ class Block(AbstractAsyncContextManager[Asynchronous], AbstractContextManager[Sy
         self._effects.begin()
         try:
             self._hand = self._effects.hand = blocking_hand(self._effects.tills)
-            driven(self._check(self._hand))
+            if self._check is not None:
+                driven(self._check(self._hand))
             driven(_begin(self._hand, self._bounds))
             self._effects.lend(self._hand)
         except BaseException:
@@ -312,8 +317,7 @@ async def _end(hand: Hand, effects: Effects, error: BaseException | None) -> boo
             return False
         return await hand.leave(error)
     finally:
-        effects.lend(None)
-        effects.busy = False
+        effects.leave()
         await hand.give()
 
 
@@ -411,18 +415,14 @@ def unknown(error: psycopg.Error) -> bool:
 
 async def _recorded(hand: Hand, effects: Effects) -> bool:
     """Is the completion in the ledger? The lock on the run waits for a COMMIT that may still be under way."""
-    key, ended = effects.ended.key, ended_arrays([effects.ended])
+    ended = ended_arrays([effects.ended])
     names = ("job_id", "scheduled_at", "trigger_id", "attempt", "worker", "outcome")
     while True:
         try:
             await hand.give()
             await hand.take()
             await hand.begin()
-            await hand.rows(
-                "transactions",
-                "settle",
-                {"job_id": key.job_id, "scheduled_at": key.scheduled_at, "trigger_id": key.trigger_id},
-            )
+            await hand.rows("transactions", "settle", {name: ended[name][0] for name in names[:3]})
             found = await hand.rows("records", "ended", {name: ended[name] for name in names})
             await hand.commit()
         except PoolClosed:  # the worker has ended, and nobody asks any more

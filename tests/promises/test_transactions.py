@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, LiteralString, cast
 from uuid import UUID
 
@@ -104,6 +105,23 @@ async def test_what_the_block_raises_rolls_its_writes_back_and_fails_the_attempt
         "not enough",
     )
     assert await effects(shop) == []
+
+
+async def test_the_result_of_a_block_that_was_rolled_back_is_not_that_of_the_next(shop: Workshop) -> None:
+    async def transfer(run: Run) -> None:
+        run.result("given before")
+        with suppress(ValueError):
+            async with run.transaction():
+                run.result("given within")
+                raise ValueError
+        async with run.transaction() as connection:
+            await write(run, connection)
+
+    await shop.job("transfer", transfer)
+    await shop.ready("transfer")
+    await (await shop.worker()).turn()
+    run = await shop.run("transfer")
+    assert (run["state"], run["result"]) == ("succeeded", "given before")
 
 
 async def test_a_block_that_was_rolled_back_may_be_tried_again_in_the_same_attempt(shop: Workshop) -> None:
