@@ -153,7 +153,8 @@ class Pauses:
         Runs that are live go on. A job that is paused already gets the new end, if it is another one. With
         ``hold`` what falls due stays owed until somebody says at the release what is to become of it. A single
         job that cannot be paused (ended, poisoned, held) is Conflict, and one that a newer version wrote is
-        NewerDefinition where an end is given; among many these are named under ``refused``. Raises NotFound where there is no such job, DefinitionError for an end that has passed.
+        NewerDefinition where an end is given; among many these are named under ``refused``. Raises NotFound where
+        there is no such job, DefinitionError for an end that has passed.
         """
         done = Paused(until=until)
 
@@ -363,11 +364,17 @@ class Pauses:
             revisions=[row["standing"]["revision"] for row, _ in meant],
         )
         reached = {row["id"]: row["standing"]["cursor_at"] for row, _ in meant}
+        skips: dict[int, list[datetime]] = {row["id"]: [] for row, _ in meant}
+        for row in await self.database.rows(
+            connection, "catalog", "exceptions", job_ids=list(reached), after=list(reached.values())
+        ):
+            skips[row["job_id"]].append(row["scheduled_at"])
         found: dict[int, list[Row]] = {row["id"]: [] for row, _ in meant}
         for row in rows:
             known = found[row["job_id"]]
             if not known or whole or (known[-1]["paused"] and _paused(row, row["until_at"] - _TICK)):
-                known.append({**row, "cursor_at": reached[row["job_id"]], "meant": whole or row["paused"]})
+                own = {"cursor_at": reached[row["job_id"]], "skips": skips[row["job_id"]]}
+                known.append({**row, **own, "meant": whole or row["paused"]})
         return found
 
     async def _answer(
@@ -446,10 +453,10 @@ def _part(
         return 0, word, 0
     kept: Schedule = schedule if policy.exclude is None else difference(schedule, load(policy.exclude))
     lo = max(begin, revision["cursor_at"])
-    count = kept.count(lo, end) if lo < end else 0
+    count = _many(kept, revision["skips"], lo, end)
     if policy.catchup_window is not None:
         lo = max(lo, now - timedelta(seconds=policy.catchup_window) - _TICK)
-    young = kept.count(lo, end) if lo < end else 0
+    young = _many(kept, revision["skips"], lo, end)
     return count, word, {"all": young, "latest": min(young, 1), "none": 0}[word]
 
 
@@ -463,6 +470,13 @@ def _newer(which: Which, rows: Sequence[Row]) -> dict[str, str]:
         if why is not None:
             found[row["name"]] = why.message
     return found
+
+
+def _many(kept: Schedule, skips: Iterable[datetime], lo: datetime, hi: datetime) -> int:
+    """How many instants in ``(lo, hi]`` nobody took out."""
+    if hi <= lo:
+        return 0
+    return kept.count(lo, hi) - sum(lo < at <= hi and kept.count(at - _TICK, at) > 0 for at in skips)
 
 
 def _still(row: Row) -> str:

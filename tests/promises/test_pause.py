@@ -143,6 +143,21 @@ async def test_a_deploy_changes_a_paused_job_and_leaves_it_paused(laboratory: Op
         ]
 
 
+async def test_what_a_person_took_out_of_a_pause_is_not_among_the_runs_that_its_end_starts(
+    laboratory: Open,
+) -> None:
+    app, seen = hourly(on_resume="all")
+    async with laboratory(app, at=NIGHT) as t:
+        await t.client.jobs.skip("job", "2027-01-05T02:30:00Z")
+        ends = await t.client.jobs.pause("job", until="2027-01-05T05:00:00Z", dry_run=True)
+        await t.client.jobs.pause("job")
+        await t.advance(by="4h")
+        done = await t.client.jobs.resume("job")
+        assert [(window.count, window.runs) for window in (*ends.windows, *done.resumed)] == [(3, 3)] * 2
+        await t.settle()
+        assert hours(seen) == [1, 3, 4]
+
+
 async def test_an_edit_within_a_pause_starts_nothing_of_it_before_its_end(laboratory: Open) -> None:
     """With on_resume all the paused time is owed; half of it ended with an edit, and is still not due."""
     app, seen = hourly(on_resume="all")
