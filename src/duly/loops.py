@@ -46,9 +46,8 @@ PATIENCE = 15.0  # seconds; every transaction of the loops is bounded by the ser
 SWEEP_EVERY = 10.0
 EXPIRY_PAUSE = 0.1
 PARTITIONS_EVERY = 3600.0
-ZONES_EVERY = (
-    60.0  # a process with older zone data that is up beside this one may register by them at any time
-)
+# A process with older zone data that is up beside this one may register by them at any time.
+ZONES_EVERY = 60.0
 
 REGISTERED: Mapping[str, str] = {
     "created": "created",
