@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from itertools import islice
 from typing import Any
 from uuid import uuid4
 
 from psycopg.types.json import Jsonb
 
-from duly.errors import Conflict, DefinitionError, NewerDefinition, NotFound
+from duly.errors import Conflict, DefinitionError, NotFound
 from duly.forms import said_of
 from duly.jobs import Job, check_args, shown
 from duly.ledger import Actor, Ledger, run_id
@@ -45,10 +46,14 @@ class Triggered:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ZoneData:
-    """What newer zone data meant: schedules that it says the same about, and jobs that were revised."""
+    """What newer zone data meant: schedules that it says the same about, jobs that were revised, and what is left.
+
+    ``retired`` are the schedules that nobody promises any more; they stay for what was decided under them.
+    """
 
     adopted: list[int] = field(default_factory=list)
     revised: list[str] = field(default_factory=list)
+    retired: set[int] = field(default_factory=set)
 
 
 class Catalog:
@@ -186,10 +191,11 @@ class Catalog:
 
     # ------------------------------------------------------------------ zone data
 
-    async def adopt_zone_data(self, *, author: str) -> ZoneData:
+    async def adopt_zone_data(self, *, author: str, retired: Set[int] = frozenset()) -> ZoneData:
         """Bring every schedule of older zone data along: adopt where nothing changes, else revise its jobs.
 
         A revision begins at this instant under the newer data; what was owed before stays with the old one.
+        Of the schedules in ``retired`` it is not asked again whether anybody promises them.
         """
         done = ZoneData()
         async with self.database.connection() as connection:
@@ -197,7 +203,7 @@ class Catalog:
             older = await self.database.rows(
                 connection, "catalog", "older_zone_data", tzdata=tzdata_version()
             )
-            older = [row for row in older if not _newer(row["definition"])]
+            older = [row for row in older if _comparable(row, now)]
             for row in older:
                 if unchanged(row["transitions"], now):
                     await self.database.rows(
@@ -209,20 +215,24 @@ class Catalog:
                         transitions=Jsonb(carried(row["transitions"], row["definition"], now)),
                     )
                     done.adopted.append(row["id"])
-        for row in await self._still_promised([row for row in older if row["id"] not in done.adopted]):
-            await self._revise(row, done, author)
+        left = [row for row in older if row["id"] not in retired | set(done.adopted)]
+        promised = await self._still_promised(left)
+        for row in left:
+            if row["id"] in promised:
+                await self._revise(row, done, author)
+            else:
+                done.retired.add(row["id"])
         return done
 
-    async def _still_promised(self, schedules: Sequence[Row]) -> list[Row]:
-        """Those that some job's newest promise is on: the others stay for what was decided under them."""
+    async def _still_promised(self, schedules: Sequence[Row]) -> set[int]:
+        """Those that some job's newest promise is on."""
         if not schedules:
-            return []
+            return set()
         async with self.database.connection() as connection:
             rows = await self.database.rows(
                 connection, "catalog", "still_promised", ids=[row["id"] for row in schedules]
             )
-        promised = {row["schedule_id"] for row in rows}
-        return [row for row in schedules if row["id"] in promised]
+        return {row["schedule_id"] for row in rows}
 
     async def _revise(self, schedule: Row, done: ZoneData, author: str) -> None:
         after = 0
@@ -381,15 +391,15 @@ class Catalog:
         return {row["id"]: shown(row["namespace"], row["name"]) for row in rows}
 
 
-def _newer(definition: Mapping[str, Any]) -> bool:
-    """Was a schedule written by a newer version? Whether other zone data changes it is for that one to say."""
+def _comparable(schedule: Row, now: datetime) -> bool:
+    """Can its zones be held against this process's? Else it is for a newer version, or for the planner."""
     try:
-        load(definition)
-    except NewerDefinition:
-        return True
+        load(schedule["definition"])
+        unchanged(schedule["transitions"], now)
+        carried(schedule["transitions"], schedule["definition"], now)
     except Exception:
         return False
-    return False
+    return True
 
 
 def _check_key(key: str) -> None:

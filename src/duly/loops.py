@@ -11,7 +11,7 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence, Set
 from contextlib import asynccontextmanager, suppress
 from random import uniform
 from typing import Any
@@ -253,10 +253,11 @@ class Process:
             **({"crash": crash.armed} if crash.armed else {}),
         )
 
-    async def _adopt_zone_data(self, database: Database) -> None:
-        adopted = await Catalog(database).adopt_zone_data(author=author())
+    async def _adopt_zone_data(self, database: Database, retired: Set[int] = frozenset()) -> Set[int]:
+        adopted = await Catalog(database).adopt_zone_data(author=author(), retired=retired)
         for name in adopted.revised:
             self.events.emit("registered", job=name, action="revised for newer zone data")
+        return retired | adopted.retired
 
     async def _register(self, database: Database) -> None:
         applied = await Catalog(database).apply(self.jobs, generation=self.generation, author=author())
@@ -401,6 +402,7 @@ class Process:
         )
         swept_at = made_at = zoned_at = self.clock.monotonic()
         expired = False
+        retired: Set[int] = frozenset()
         while True:
             beat = min(self.settings.heartbeat, self.settings.worker_lease / 6)
             await asyncio.sleep(uniform(0.8, 1.2) * (EXPIRY_PAUSE if expired else beat))
@@ -413,9 +415,10 @@ class Process:
                     await reaper.sweep()
                 if self.clock.monotonic() - zoned_at > ZONES_EVERY:
                     zoned_at = self.clock.monotonic()
-                    await self._adopt_zone_data(database)
+                    retired = await self._adopt_zone_data(database, retired)
                 if self.clock.monotonic() - made_at > PARTITIONS_EVERY:
                     made_at = self.clock.monotonic()
+                    retired = frozenset()
                     await database.make_partitions()
             except Exception as error:
                 if not passing(error):

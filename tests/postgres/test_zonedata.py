@@ -121,6 +121,33 @@ async def test_newer_zone_data_that_differs_makes_a_revision_at_the_boundary(sta
     assert (await audit(stage.database)).clean
 
 
+UNKNOWN = """definition = '{"kind": "cron", "expr": "0 2 * * *", "zone": "Moon/Base"}'"""
+
+
+@pytest.mark.parametrize("spoil", [UNKNOWN, "transitions = '[]'"])
+async def test_a_spoiled_schedule_keeps_no_other_from_newer_zone_data(stage: Stage, spoil: str) -> None:
+    """It is for the planner to set its job aside; whoever looks at zone data passes it over."""
+    copied = "select 'another', engine, '2020a', definition, transitions from duly.schedules"
+    await stage.execute(
+        f"insert into duly.schedules (hash, engine, tzdata, definition, transitions) {copied}"
+    )
+    await stage.execute(f"update duly.schedules set tzdata = '2020a', {spoil} where hash <> 'another'")
+    done = await Catalog(stage.database).adopt_zone_data(author="test")
+    assert (len(done.adopted), done.revised) == (1, [])
+
+
+async def test_what_nobody_promises_any_more_is_asked_once(stage: Stage) -> None:
+    """A schedule that differs and has no job stays as it is, and may be left out the next time."""
+    await stage.execute(
+        'update duly.schedules set tzdata = \'2020a\', transitions = \'{"from": 0, "until": 1, "zones": {}}\''
+    )
+    await Catalog(stage.database).remove("sales", author="test")
+    done = await Catalog(stage.database).adopt_zone_data(author="test")
+    [row] = await stage.execute("select id, tzdata from duly.schedules")
+    assert (done.retired, done.revised, row["tzdata"]) == ({row["id"]}, [], "2020a")
+    assert not (await Catalog(stage.database).adopt_zone_data(author="test", retired=done.retired)).retired
+
+
 @pytest.mark.parametrize("role", ["scheduler", "worker"])
 async def test_what_an_older_process_registers_beside_a_newer_one_is_brought_along(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, role: str
@@ -136,14 +163,15 @@ async def test_what_an_older_process_registers_beside_a_newer_one_is_brought_alo
         ' transitions = \'{"from": 0, "until": 1, "zones": {}}\''
     )
 
-    async def revised() -> bool:
-        return len(await stage.execute("select revision from duly.revisions")) == 2
+    async def brought_along() -> bool:
+        return bool(told)
 
     keeping = asyncio.create_task(process._keep_house(stage.database))
-    await wait_until_async(revised)
+    await wait_until_async(brought_along)
     keeping.cancel()
     await asyncio.gather(keeping, return_exceptions=True)
     assert [(one["job"], one["action"]) for one in told] == [("sales", "revised for newer zone data")]
+    assert len(await stage.execute("select revision from duly.revisions")) == 2
 
 
 async def test_a_job_that_is_removed_while_zone_data_is_read_anew_stays_removed(

@@ -37,3 +37,6 @@ create function duly.looked_at(place duly.cursors, policy duly.policies, since t
 create function duly.set_aside(job bigint) returns boolean
     language sql volatile parallel safe
     return coalesce((select jobs.state in ('held', 'poisoned') from duly.jobs where jobs.id = job), false);
+
+-- Which schedules were made with older zone data is asked all the time, and mostly there are none.
+create index schedules_zoned on duly.schedules (tzdata) where transitions is not null;
