@@ -24,7 +24,7 @@ from duly.ledger import Actor, Ledger, run_id
 from duly.listing import named
 from duly.planner import Plan
 from duly.postgres import Connection, Database, Row
-from duly.previews import Previews, refuse_prune_of_nobody
+from duly.previews import Preview, Previews, refuse_prune_of_nobody
 from duly.registration import REPLAN, Applied, Registration, Wish, declared_twice
 from duly.schedules import load, tzdata_version
 from duly.triggers import trigger
@@ -90,9 +90,11 @@ class Catalog:
         refuse_prune_of_nobody(prune, owner)
         applied = Applied(keep=keep)
         wish = Wish(author=author, generation=generation, dry_run=dry_run, owner=owner)
+        shown_gone: list[int] | None = None
         if plan is not None:
             jobs = list(jobs)
-            wish = replace(wish, planned=await self._planned(jobs, plan, wish))
+            seen = await self._planned(jobs, plan, wish, prune, prune_grace)
+            wish, shown_gone = replace(wish, planned=seen.planned), seen.gone
         present = array("q")
         names = _Names()
         for batch in _batches(jobs, BATCH):
@@ -106,23 +108,35 @@ class Catalog:
             if prune:
                 present.extend(ids)
         if prune:
-            await self._prune(wish, present, applied, prune_grace)
+            await self._prune(wish, present, applied, prune_grace, shown_gone)
         return applied
 
     async def _planned(
-        self, jobs: Sequence[Job], token: str, wish: Wish
-    ) -> Mapping[tuple[str, str], tuple[int, int] | None]:
+        self, jobs: Sequence[Job], token: str, wish: Wish, prune: bool, grace: float
+    ) -> Preview:
         """What the plan was made for, if all is still so."""
         seen = await Previews(self.database).preview(
-            jobs, generation=wish.generation, owner=wish.owner, limit=0
+            jobs, generation=wish.generation, owner=wish.owner, prune=prune, prune_grace=grace, limit=0
         )
         if seen.token == token:
-            return seen.planned
-        what = "what is declared" if seen.token.partition(".")[0] != token.partition(".")[0] else "a job"
+            return seen
+        then, now = token.split("."), seen.token.split(".")
+        what = (
+            "what is declared"
+            if then[0] != now[0]
+            else "a job"
+            if then[1:2] != now[1:2]
+            else "what is to be removed"
+        )
         raise Conflict(f"{what} has changed since the plan {token!r:.60} was made", hint=REPLAN)
 
-    async def _prune(self, wish: Wish, present: array[int], applied: Applied, grace: float) -> None:
-        """Remove the jobs of an owner that are not among ``present``, unless a higher generation has them."""
+    async def _prune(
+        self, wish: Wish, present: array[int], applied: Applied, grace: float, only: Sequence[int] | None
+    ) -> None:
+        """Remove the jobs of an owner that are not among ``present``, unless a higher generation has them.
+
+        Of those that a plan did not show, where there was one, nothing is removed.
+        """
         kept = array("q", sorted(present))
         after = 0
         if not wish.dry_run:
@@ -142,6 +156,8 @@ class Catalog:
                     applied.note("conflicts", name)
                 elif job["absent"] < grace:
                     applied.note("absent", name)
+                elif only is not None and job["id"] not in only:
+                    applied.note("conflicts", name)
                 elif wish.dry_run:
                     applied.note("conflicts" if job["id"] in foreign else "removed", name)
                 else:

@@ -101,7 +101,10 @@ class Change:
 
 @dataclass(kw_only=True, slots=True)
 class Preview:
-    """Everything that an apply would change. ``left_out`` are changes beyond ``limit``, counted and not described."""
+    """Everything that an apply would change.
+
+    ``left_out`` are changes beyond ``limit``, counted and not described; ``gone`` the ids of jobs to be removed.
+    """
 
     as_of: datetime
     changes: list[Change] = field(default_factory=list)
@@ -109,6 +112,7 @@ class Preview:
     left_out: int = 0
     token: str = ""
     planned: dict[tuple[str, str], tuple[int, int] | None] = field(default_factory=dict)
+    gone: list[int] = field(default_factory=list)
 
     @property
     def conflicts(self) -> list[str]:
@@ -207,7 +211,7 @@ class Previews:
             described = gone[: max(limit - len(seen.changes), 0)]
             seen.changes.extend(described)
             seen.left_out += len(gone) - len(described)
-        seen.token = _token(declared, seen.planned)
+        seen.token = _token(declared, seen.planned, seen.gone if prune else None)
         return seen
 
     async def _known(self, connection: Connection, jobs: Sequence[Job]) -> dict[tuple[str, str], Row]:
@@ -279,6 +283,8 @@ class Previews:
                 action = "conflict" if reason else "remove"
                 if row["generation"] <= wish.generation and row["absent"] < grace:
                     action, reason = "absent", "it is declared no more, and kept for its grace"
+                if action == "remove":
+                    seen.gone.append(row["id"])
                 owed, _ = await self._owed(connection, row["id"], seen.as_of)
                 found.append(
                     Change(
@@ -349,10 +355,17 @@ def _fields(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     )
 
 
-def _token(jobs: Iterable[Job], planned: Mapping[tuple[str, str], tuple[int, int] | None]) -> str:
-    """Stands for what was declared, and for the revisions that it was held against."""
+def _token(
+    jobs: Iterable[Job],
+    planned: Mapping[tuple[str, str], tuple[int, int] | None],
+    gone: Sequence[int] | None,
+) -> str:
+    """Stands for what was declared, for the revisions that it was held against, and for what is to be removed."""
     declared, standing = hashlib.sha256(), hashlib.sha256()
     for job in sorted(jobs, key=lambda job: job.key):
         declared.update(job.shown.encode() + b"\0" + job.hash)
         standing.update(f"{job.shown}\0{planned[job.key]}\n".encode())
-    return f"{declared.hexdigest()[:16]}.{standing.hexdigest()[:16]}"
+    token = f"{declared.hexdigest()[:16]}.{standing.hexdigest()[:16]}"
+    if gone is None:
+        return token
+    return f"{token}.{hashlib.sha256(repr(sorted(gone)).encode()).hexdigest()[:16]}"

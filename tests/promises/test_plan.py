@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -124,6 +125,22 @@ async def test_a_pause_a_removal_or_a_new_job_of_the_name_is_a_change_too(labora
         await t.client.jobs.apply(daily("0 0 * * *").declared())
         with pytest.raises(Conflict):
             await t.client.jobs.apply(mine, plan=plan.token)
+
+
+async def test_what_a_plan_did_not_show_is_not_removed(laboratory: Open) -> None:
+    """Neither what somebody declared for the same owner since, nor anything by a plan that was to remove nothing."""
+    async with laboratory(Duly(), at=WINTER) as t:
+        jobs, mine = t.client.jobs, list(daily().declared())
+        await jobs.apply([*mine, replace(mine[0], name="old")], owner="me")
+        plain = await jobs.plan(mine, owner="me")
+        with pytest.raises(Conflict, match="what is to be removed has changed"):
+            await jobs.apply(mine, owner="me", prune=True, plan=plain.token)
+        plan = await jobs.plan(mine, owner="me", prune=True)
+        await jobs.apply([replace(mine[0], name="new")], owner="me")
+        with pytest.raises(Conflict, match="what is to be removed has changed"):
+            await jobs.apply(mine, owner="me", prune=True, plan=plan.token)
+        await jobs.remove("new")
+        assert (await jobs.apply(mine, owner="me", prune=True, plan=plan.token)).removed == ["old"]
 
 
 async def test_what_an_owner_declares_no_more_is_removed_after_its_grace(laboratory: Open) -> None:
