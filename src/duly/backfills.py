@@ -225,7 +225,7 @@ class Backfills:
         revisions = await self.database.rows(
             connection, "catalog", "pauses", job_ids=[job["id"]], revisions=[0]
         )
-        if any(row["tzdata"] is not None and is_newer(row["tzdata"]) for row in revisions):
+        if any(is_newer(row["tzdata"]) for row in revisions):
             raise newer(f"job {asked.job!r}")
         if why := next((why for row in revisions if (why := beyond(row["schedule"], row["policy"]))), None):
             raise said_of(f"job {asked.job!r}", why)

@@ -112,8 +112,9 @@ class Registration:
         await self.refuse_twins(connection, fresh)
         ids: list[int] = []
         if fresh and wish.dry_run:
+            now = await self.database.now(connection)
             for job in fresh:
-                await self.taken(connection, job, None, await self.database.now(connection))
+                await self.taken(connection, job, None, now)
                 applied.note("created", job.shown)
         elif fresh:
             made = await self._create(connection, fresh, wish, applied)
@@ -164,9 +165,8 @@ class Registration:
         )
         found: dict[int, Conflict] = {}
         for row in rows:
-            made = row["tzdata"] is not None and is_newer(row["tzdata"])
-            why = beyond(row["schedule"], row["policy"]) or (newer("its schedule") if made else None)
-            if why is not None:
+            by_zones = newer("its schedule") if is_newer(row["tzdata"]) else None
+            if why := beyond(row["schedule"], row["policy"]) or by_zones:
                 found[row["job_id"]] = why
         return found
 
@@ -280,8 +280,9 @@ class Registration:
     ) -> None:
         rows = await self.database.rows(connection, "catalog", "newest", job_ids=[key for _, key in jobs])
         kept = {row["id"] for row in rows if beyond(row["schedule"], row["definition"]["policy"])}
+        now = await self.database.now(connection)
         for job, job_id in jobs:
-            await self.taken(connection, job, None, await self.database.now(connection))
+            await self.taken(connection, job, None, now)
             applied.note("conflicts" if job_id in kept else "edited", job.shown)
 
     async def _edit(
@@ -530,8 +531,7 @@ def beyond(schedule: Mapping[str, Any], policy: Mapping[str, Any]) -> NewerDefin
 
 def _left(row: Row, wish: Wish) -> bool:
     """Is the newest promise, read under its lock, for a later deploy or a newer version to edit?"""
-    later = wish.generation < row["generation"]
-    return later or beyond(row["schedule"], row["definition"]["policy"]) is not None
+    return wish.generation < row["generation"] or bool(beyond(row["schedule"], row["definition"]["policy"]))
 
 
 def forbidden(row: Row, wish: Wish) -> bool:

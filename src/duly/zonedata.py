@@ -71,9 +71,9 @@ def carried(known: Mapping[str, Any], definition: Mapping[str, Any], at: datetim
     }
 
 
-def is_newer(version: str) -> bool:
+def is_newer(version: str | None) -> bool:
     """Was a schedule made with newer zone data than this process has, so that it may know wrong instants of it?"""
-    return version > tzdata_version()
+    return version is not None and version > tzdata_version()
 
 
 def newer(what: str) -> Conflict:

@@ -115,7 +115,7 @@ class Jobs:
         """
         database = self._database()
         done = await Pauses(database).pause(
-            Which(name=name, match=words("match", match), tag=words("tag", tag)),
+            _which(name, match, tag),
             author=self._author,
             reason=words("reason", reason or None),
             until=instant(until),
@@ -141,7 +141,7 @@ class Jobs:
         """
         database = self._database()
         done = await Pauses(database).resume(
-            Which(name=name, match=words("match", match), tag=words("tag", tag)),
+            _which(name, match, tag),
             author=self._author,
             on_resume=on_resume,
             reason=words("reason", reason or None),
@@ -165,7 +165,7 @@ class Jobs:
         Raises NotFound, Conflict for a single job that has ended or was set aside.
         """
         return await Pauses(self._database()).pause(
-            Which(name=name, match=words("match", match), tag=words("tag", tag)),
+            _which(name, match, tag),
             author=self._author,
             reason=words("reason", reason or None),
             hold=True,
@@ -193,7 +193,7 @@ class Jobs:
             raise DefinitionError("say what of what is owed is to run: owed= all, latest, none, or lost")
         database = self._database()
         done = await Pauses(database).release(
-            Which(name=name, match=words("match", match), tag=words("tag", tag)),
+            _which(name, match, tag),
             owed=owed,
             author=self._author,
             reason=words("reason", reason or None),
@@ -320,3 +320,8 @@ class Jobs:
         if done.created:
             await database.nudge("duly_ready")
         return RunInfo.of(await listing.run(database, done.run), created=done.created)
+
+
+def _which(name: str | None, match: str | None, tag: str | None) -> Which:
+    """The one job, or those that are meant; raises DefinitionError for text that cannot be stored."""
+    return Which(name=name, match=words("match", match), tag=words("tag", tag))
